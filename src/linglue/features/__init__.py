@@ -1,0 +1,1 @@
+"""Front-ends: images in, `Features` out. One small adapter each."""

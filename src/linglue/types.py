@@ -1,0 +1,142 @@
+"""What flows through LinGlue: feature sets and matches, validated once, here.
+
+Both hold plain numpy arrays on the CPU; the network moves them to its own device. Conventions: docs/conventions.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from linglue.errors import LinGlueError
+
+FloatArray = NDArray[np.float32]
+IndexArray = NDArray[np.int64]
+
+
+class ImageSize(NamedTuple):
+    """Size of an image in pixels, always in this order."""
+
+    width: int
+    height: int
+
+
+def _as_float32(name: str, values: ArrayLike | torch.Tensor, shape: tuple[int | None, ...]) -> FloatArray:
+    """`values` as a contiguous float32 array of the given shape (None: any length), or a LinGlueError naming it."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().float().numpy()
+    array = np.ascontiguousarray(values, dtype=np.float32)
+    fits = array.ndim == len(shape) and all(
+        want is None or have == want for have, want in zip(array.shape, shape, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if n is None else str(n) for n in shape)
+        raise LinGlueError(f"{name} has shape {array.shape}, allowed is ({wanted})")
+    if not np.isfinite(array).all():
+        bad = int(np.count_nonzero(~np.isfinite(array)))
+        raise LinGlueError(f"{name} contains {bad} NaN or infinite values, allowed are finite numbers only")
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Keypoints of one image and their descriptors.
+
+    Built by keyword from numpy arrays or torch tensors. `scores` default to ones; `scales` and `oris` stay None when
+    the detector has none.
+    """
+
+    keypoints: FloatArray  # (N, 2) x, y in pixels of the original image; centre of the top-left pixel is (0, 0)
+    descriptors: FloatArray  # (N, D)
+    image_size: ImageSize  # (width, height) of the original image
+    scores: FloatArray = None  # type: ignore[assignment]  # (N,) detector response, higher is better
+    scales: FloatArray | None = None  # (N,) diameter in pixels of the original image
+    oris: FloatArray | None = None  # (N,) radians from +x towards +y
+    kind: str = "unknown"  # which front-end made them, e.g. "sift"
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        put("keypoints", _as_float32("keypoints", self.keypoints, (None, 2)))
+        n = len(self.keypoints)
+        put("descriptors", _as_float32("descriptors", self.descriptors, (n, None)))
+        put("scores", _as_float32("scores", np.ones(n) if self.scores is None else self.scores, (n,)))
+        for name in ("scales", "oris"):
+            value = getattr(self, name)
+            put(name, None if value is None else _as_float32(name, value, (n,)))
+        if self.scales is not None and n and self.scales.min() <= 0:
+            raise LinGlueError(f"scales contain {self.scales.min()}, allowed are positive diameters in pixels")
+        size = [int(v) for v in np.asarray(self.image_size).reshape(-1)]
+        if len(size) != 2 or min(size) < 1:
+            raise LinGlueError(f"image_size is {size}, allowed is (width, height) with both at least 1")
+        put("image_size", ImageSize(*size))
+
+    def __len__(self) -> int:
+        return len(self.keypoints)
+
+    @property
+    def dim(self) -> int:
+        """Length of a descriptor."""
+        return int(self.descriptors.shape[1])
+
+    def select(self, index: NDArray[Any]) -> Features:
+        """The keypoints at `index` (integers in the wanted order, or a boolean mask)."""
+        return replace(
+            self,
+            keypoints=self.keypoints[index],
+            descriptors=self.descriptors[index],
+            scores=self.scores[index],
+            scales=None if self.scales is None else self.scales[index],
+            oris=None if self.oris is None else self.oris[index],
+        )
+
+    def strongest(self, count: int | None) -> Features:
+        """The `count` keypoints of highest score, best first; all of them in their order if there are no more."""
+        if count is None or len(self) <= count:
+            return self
+        return self.select(np.argsort(-self.scores, kind="stable")[:count])
+
+    def tensors(self, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
+        """The entry of one image in the network's input dictionary, batch size 1."""
+        entry: dict[str, ArrayLike] = {
+            "keypoints": self.keypoints,
+            "descriptors": self.descriptors,
+            "image_size": np.asarray(self.image_size, dtype=np.float32),
+        }
+        if self.scales is not None:
+            entry["scales"] = self.scales
+        if self.oris is not None:
+            entry["oris"] = self.oris
+        return {name: torch.as_tensor(value, device=device)[None] for name, value in entry.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """One-to-one matches between the feature sets of image 0 and image 1, best score first."""
+
+    points0: FloatArray  # (K, 2) pixels of the original image 0
+    points1: FloatArray  # (K, 2) pixels of the original image 1
+    indices: IndexArray  # (K, 2) into the two feature sets
+    scores: FloatArray  # (K,) in [0, 1]
+    features0: Features
+    features1: Features
+    pair_score: float = 0.0  # in [0, 1]: how sure we are that the two images show the same thing at all
+    timing: Mapping[str, float] = field(default_factory=dict)  # seconds per stage
+    image0: Path | NDArray[np.uint8] | None = None  # what was matched, kept for drawing
+    image1: Path | NDArray[np.uint8] | None = None
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def draw(self, path: str | Path) -> None:
+        """Write a picture of the matches, coloured by score; needs the images, so not after matching bare Features."""
+        from linglue.viz import save_matches
+
+        save_matches(self, path)
