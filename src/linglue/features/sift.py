@@ -5,6 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
+from linglue.features import FRONT_ENDS
 from linglue.features.base import Extractor
 from linglue.io.images import Image, Mask, to_grey
 from linglue.types import Features, ImageSize
@@ -14,36 +15,35 @@ class Sift(Extractor):
     """Difference-of-Gaussian keypoints with scale and orientation, 128-D RootSIFT descriptors of unit length."""
 
     kind = "sift"
-    dim = 128
-    licence = "Apache-2.0 (OpenCV; the SIFT patent has expired)"
+    dim = FRONT_ENDS[kind].dim
+    licence = FRONT_ENDS[kind].licence
 
     def __init__(self, contrast_threshold: float = 0.02) -> None:
         # OpenCV's default of 0.04 leaves many photographs below 4k keypoints; the strongest are chosen anyway.
         self.contrast_threshold = contrast_threshold
 
     def detect(self, image: Image, max_keypoints: int, mask: Mask | None) -> Features:
-        sift = cv2.SIFT_create(nfeatures=max_keypoints, contrastThreshold=self.contrast_threshold)
-        allowed = None if mask is None else mask.astype(np.uint8)
-        found, raw = sift.detectAndCompute(to_grey(image), allowed)
-        size = ImageSize(image.shape[1], image.shape[0])
-        if not found:
-            return Features(
-                keypoints=np.zeros((0, 2)),
-                descriptors=np.zeros((0, self.dim)),
-                image_size=size,
-                scales=np.zeros(0),
-                oris=np.zeros(0),
-                kind=self.kind,
-            )
+        grey = to_grey(image)
+        # A mask is applied by OpenCV after its choice of the strongest, so with a mask that choice must be ours.
+        sift = cv2.SIFT.create(
+            nfeatures=max_keypoints if mask is None else 0,
+            contrastThreshold=self.contrast_threshold,
+            enable_precise_upscale=True,  # without it all keypoints lie a quarter of a pixel too far right and down
+        )
+        if mask is None:
+            found, raw = sift.detectAndCompute(grey, None)
+        else:
+            found = sift.detect(grey, mask.astype(np.uint8))
+            found, raw = sift.compute(grey, sorted(found, key=lambda k: -k.response)[:max_keypoints])
         return Features(
-            keypoints=np.array([k.pt for k in found]),
-            descriptors=root_sift(raw),
-            image_size=size,
+            keypoints=np.array([k.pt for k in found]).reshape(-1, 2),
+            descriptors=np.zeros((0, self.dim), np.float32) if raw is None else root_sift(raw),
+            image_size=ImageSize(image.shape[1], image.shape[0]),
             scores=np.array([k.response for k in found]),
             scales=np.array([k.size for k in found]),
             oris=np.deg2rad(np.array([k.angle for k in found])),
             kind=self.kind,
-        )
+        ).strongest(max_keypoints)  # OpenCV returns more when scores tie
 
 
 def root_sift(raw: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ Mask = NDArray[np.bool_]  # (H, W), True where keypoints are allowed
 ImageSource = str | Path | Image | torch.Tensor
 
 MIN_SIDE = 16  # pixels; below this no front-end can place a descriptor
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".ppm", ".pgm", ".jp2"})
 
 
 def _decode(path: Path, flags: int) -> NDArray[np.uint8]:
@@ -38,7 +39,8 @@ def _decode(path: Path, flags: int) -> NDArray[np.uint8]:
 
 def read_image(path: str | Path) -> Image:
     """(H, W, 3) RGB uint8 at full resolution with the EXIF rotation applied; 16-bit and grey files are converted."""
-    return _check_size(cv2.cvtColor(_decode(Path(path), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB), str(path))
+    rgb = cv2.cvtColor(_decode(Path(path), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    return _check_size(np.asarray(rgb, dtype=np.uint8), str(path))
 
 
 def read_mask(path: str | Path) -> Mask:

@@ -1,0 +1,7 @@
+"""`python -m linglue` is the command line."""
+
+import sys
+
+from linglue.cli import main
+
+sys.exit(main())

@@ -1,0 +1,170 @@
+"""Features and matches as files (.npz, matches also .json), written so that a crash leaves the old or the new one."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linglue.errors import LinGlueError
+from linglue.types import Features, ImageSize, Matches
+
+Arrays = dict[str, NDArray[Any]]
+
+_OPTIONAL = ("scales", "oris")
+
+
+def save_features(path: str | Path, features: Features) -> None:
+    """Write one feature set: keypoints, descriptors, scores, image_size, kind and, where known, scales and oris."""
+    path = _checked_suffix(path, (".npz",))
+    arrays: dict[str, Any] = {
+        "keypoints": features.keypoints,
+        "descriptors": features.descriptors,
+        "scores": features.scores,
+        "image_size": np.array(features.image_size, dtype=np.int64),
+        "kind": np.array(features.kind),
+    }
+    for name in _OPTIONAL:
+        if getattr(features, name) is not None:
+            arrays[name] = getattr(features, name)
+    _write_atomically(path, lambda file: np.savez(file, **arrays))
+
+
+def load_features(path: str | Path) -> Features:
+    """Read what `save_features` wrote."""
+    path = _checked_suffix(path, (".npz",))
+    arrays = _read(path, ("keypoints", "descriptors", "scores", "image_size", "kind"))
+    try:
+        return Features(
+            keypoints=arrays["keypoints"],
+            descriptors=arrays["descriptors"],
+            image_size=ImageSize(*arrays["image_size"].tolist()),
+            scores=arrays["scores"],
+            scales=arrays.get("scales"),
+            oris=arrays.get("oris"),
+            kind=str(arrays["kind"]),
+        )
+    except (TypeError, ValueError) as error:  # LinGlueError is a ValueError
+        raise LinGlueError(f"{path}: {error}") from error
+
+
+def save_matches(path: str | Path, matches: Matches) -> None:
+    """Write the matches of one pair, as .json if that is the suffix, else .npz; both hold the same names.
+
+    SuperGlue's: keypoints0/1 (N, 2), matches (N0,) int64 into keypoints1 with -1, match_confidence (N0,), 0 if none.
+    Ours: points0/1 (K, 2), indices (K, 2), scores (K,), pair_score, image_size0/1. Descriptors are not included.
+    """
+    path = _checked_suffix(path, (".npz", ".json"))
+    index0, index1 = matches.indices.T
+    partner = np.full(len(matches.features0), -1, dtype=np.int64)
+    partner[index0] = index1
+    confidence = np.zeros(len(matches.features0), dtype=np.float32)
+    confidence[index0] = matches.scores
+    arrays: dict[str, Any] = {
+        "keypoints0": matches.features0.keypoints,
+        "keypoints1": matches.features1.keypoints,
+        "matches": partner,
+        "match_confidence": confidence,
+        "points0": matches.points0,
+        "points1": matches.points1,
+        "indices": matches.indices,
+        "scores": matches.scores,
+        "pair_score": np.array(matches.pair_score, dtype=np.float64),
+        "image_size0": np.array(matches.features0.image_size, dtype=np.int64),
+        "image_size1": np.array(matches.features1.image_size, dtype=np.int64),
+    }
+    if path.suffix == ".json":
+        text = json.dumps({name: array.tolist() for name, array in arrays.items()})
+        _write_atomically(path, lambda file: file.write(text.encode()))
+    else:
+        _write_atomically(path, lambda file: np.savez(file, **arrays))
+
+
+def load_matches(path: str | Path) -> Matches:
+    """Read what `save_matches` wrote; the feature sets have keypoints and sizes, but descriptors of length 0."""
+    path = _checked_suffix(path, (".npz", ".json"))
+    per_image = ("keypoints0", "keypoints1", "image_size0", "image_size1")
+    arrays = _read(path, (*per_image, "points0", "points1", "indices", "scores", "pair_score"))
+    try:
+        features = [
+            Features(
+                keypoints=_rows(arrays[f"keypoints{i}"]),
+                descriptors=np.zeros((len(arrays[f"keypoints{i}"]), 0), dtype=np.float32),
+                image_size=ImageSize(*arrays[f"image_size{i}"].tolist()),
+            )
+            for i in (0, 1)
+        ]
+        indices = arrays["indices"].astype(np.int64).reshape(-1, 2)
+        count = len(indices)
+        for i in (0, 1):
+            if count and (indices[:, i].min() < 0 or indices[:, i].max() >= len(features[i])):
+                raise LinGlueError(f"indices point outside keypoints{i}, allowed is 0 to {len(features[i]) - 1}")
+        return Matches(
+            points0=arrays["points0"].astype(np.float32).reshape(count, 2),
+            points1=arrays["points1"].astype(np.float32).reshape(count, 2),
+            indices=indices,
+            scores=arrays["scores"].astype(np.float32).reshape(count),
+            features0=features[0],
+            features1=features[1],
+            pair_score=float(arrays["pair_score"]),
+        )
+    except (TypeError, ValueError) as error:
+        raise LinGlueError(f"{path}: {error}") from error
+
+
+def _rows(points: NDArray[Any]) -> NDArray[Any]:
+    """(N, 2) also when there are none: an empty JSON list has lost its second dimension."""
+    return points.reshape(0, 2) if points.size == 0 else points
+
+
+def _checked_suffix(path: str | Path, allowed: tuple[str, ...]) -> Path:
+    path = Path(path)
+    if path.suffix not in allowed:
+        raise LinGlueError(f"{path}: file name ends in {path.suffix!r}, allowed is {' or '.join(allowed)}")
+    return path
+
+
+def _read(path: Path, needed: tuple[str, ...]) -> Arrays:
+    """All arrays of a file, or a LinGlueError that names the file and the first one missing."""
+    if not path.is_file():
+        raise LinGlueError(f"{path}: no such file")
+    try:
+        arrays = _read_json(path) if path.suffix == ".json" else _read_npz(path)
+    except Exception as error:  # zip, numpy and json raise many unrelated types on damaged files
+        raise LinGlueError(f"{path}: damaged or not a {path.suffix} file of arrays") from error
+    for name in needed:
+        if name not in arrays:
+            raise LinGlueError(f"{path}: {name} is missing, needed are {', '.join(needed)}")
+    return arrays
+
+
+def _read_npz(path: Path) -> Arrays:
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _read_json(path: Path) -> Arrays:
+    content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return {name: np.array(value) for name, value in content.items()}
+
+
+def _write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Write to a temporary file beside `path`, then rename: nobody ever sees half a file."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        try:
+            with temporary.open("xb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())  # else the rename may reach the disk before the content
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise LinGlueError(f"{path}: cannot be written ({error.strerror})") from error

@@ -1,0 +1,136 @@
+"""Neighborhood selection: seeds spread over the image, and around each seed the matches that move along with it.
+
+Everything works on one direction of one pair: match i is the pair (i, index[i]). Distances are evaluated for blocks of
+seeds against all matches; no N × N array exists at any time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from linglue.matching.nearest import Nearest, mutual
+
+AREA_RATIO = 100.0  # an image holds this many disks of the seed radius
+BLOCK_ENTRIES = 1 << 22  # seeds × matches compared at a time
+
+
+@dataclass(frozen=True)
+class Neighborhoods:
+    """Seeds and, flat, the matches around each: edge e says that match source[e] → target[e] belongs to seed[e]."""
+
+    seeds: Tensor  # (S,) index of the match that is the seed
+    seed: Tensor  # (E,) in 0..S−1, ascending
+    source: Tensor  # (E,) keypoints of the image the matches start from; once per seed
+    target: Tensor  # (E,) their matches; several sources may share a target
+
+
+def seed_radius(image_size: Tensor) -> Tensor:
+    """R = sqrt(W·H / (100 π)) in pixels, for image sizes (..., 2)."""
+    return (image_size.float().prod(-1) / (AREA_RATIO * math.pi)).sqrt()
+
+
+def within(points: Tensor, centres: Tensor, radius: Tensor) -> Tensor:
+    """(b, N) bool: point (N, 2) lies within `radius` of centre (b, 2)."""
+    dx = centres[:, 0, None] - points[:, 0]  # (b, N); by coordinate, as a third axis of length 2 is slow
+    dy = centres[:, 1, None] - points[:, 1]  # (b, N)
+    return dx * dx + dy * dy <= radius * radius
+
+
+def select_seeds(points: Tensor, ratio: Tensor, eligible: Tensor, radius: Tensor) -> Tensor:
+    """Indices (S,) of the eligible matches whose ratio is the largest among the eligible ones within `radius`.
+
+    points (N, 2) of the image the matches start from, ratio (N,), eligible (N,) bool. Equal ratios: the first wins.
+    """
+    index = torch.nonzero(eligible)[:, 0]  # (n,)
+    if len(index) == 0:
+        return index
+    points = points[index].float()
+    rank = torch.empty_like(index)  # (n,) 0 is the best
+    rank[torch.argsort(ratio[index], descending=True, stable=True)] = torch.arange(len(index), device=index.device)
+    # In a grid whose cells have the diagonal R all matches of a cell are within R: only a cell's best can be a seed.
+    cell = (points / (radius / math.sqrt(2))).floor().long()  # (n, 2)
+    cell = cell - cell.amin(0)
+    cell = torch.unique(cell[:, 0] * (cell[:, 1].max() + 1) + cell[:, 1], return_inverse=True)[1]  # (n,)
+    best = torch.full((len(index),), len(index), dtype=index.dtype, device=index.device)
+    best.scatter_reduce_(0, cell, rank, "amin")
+    candidates = torch.nonzero(best[cell] == rank)[:, 0]  # (c,)
+    kept = []
+    for block in candidates.split(max(1, BLOCK_ENTRIES // len(index))):
+        beaten = (within(points, points[block], radius) & (rank[None] < rank[block, None])).any(1)  # (b,)
+        kept.append(block[~beaten])
+    return index[torch.cat(kept)]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The seeds of one direction of one pair; their neighborhoods are made on demand, a block at a time.
+
+    Without the separation condition there are as many neighborhoods as matches: storing them would take N × N memory.
+    """
+
+    points0: Tensor  # (N, 2) image the matches start from
+    matched: Tensor  # (N, 2) in the other image, the point matched to each of points0
+    index: Tensor  # (N,) which keypoint of the other image that is
+    seeds: Tensor  # (S,) into points0
+    reach0: Tensor  # () pixels: λ·R of each image
+    reach1: Tensor
+
+    def neighborhoods(self) -> Iterator[Neighborhoods]:
+        """All matches within reach0 of the seed in image 0 and, at their other end, within reach1 of the seed's."""
+        for seeds in self.seeds.split(max(1, BLOCK_ENTRIES // max(1, len(self.index)))):
+            near = within(self.points0, self.points0[seeds], self.reach0)  # (b, N)
+            near &= within(self.matched, self.matched[seeds], self.reach1)  # (b, N)
+            seed, source = near.nonzero(as_tuple=True)  # (E,), (E,)
+            yield Neighborhoods(seeds, seed, source, self.index[source])
+
+
+def select(
+    points0: Tensor,
+    points1: Tensor,
+    nearest0: Nearest,
+    nearest1: Nearest,
+    image_size0: Tensor,
+    image_size1: Tensor,
+    expansion: float,
+    separation: bool = True,
+) -> Selection:
+    """Seeds among the nearest-neighbour matches from image 0 (N, 2) to image 1 (M, 2).
+
+    A seed is a mutual nearest neighbour and, with `separation`, the most distinctive one within R. image_size: (w, h).
+    """
+    radius0, radius1 = seed_radius(image_size0), seed_radius(image_size1)
+    points0, points1 = points0.float(), points1.float()
+    eligible = mutual(nearest0, nearest1)  # (N,)
+    if separation:
+        seeds = select_seeds(points0, nearest0.ratio, eligible, radius0)
+    else:
+        seeds = eligible.nonzero()[:, 0]
+    matched = points1[nearest0.index] if len(points1) else torch.zeros_like(points0)  # (N, 2)
+    return Selection(points0, matched, nearest0.index, seeds, expansion * radius0, expansion * radius1)
+
+
+def pad_groups(group: Tensor, value: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """Ragged to padded: values (E,) of ascending groups (E,) → (groups, n) with zeros behind, and their mask."""
+    count = torch.bincount(group, minlength=groups)  # (groups,)
+    position = torch.arange(len(group), device=group.device) - (count.cumsum(0) - count)[group]  # (E,)
+    width = int(count.max()) if groups else 0
+    padded = value.new_zeros(groups, width)
+    padded[group, position] = value
+    return padded, torch.arange(width, device=group.device) < count[:, None]
+
+
+def split_by_size(count: Tensor, budget: int) -> Iterator[tuple[int, int]]:
+    """Ranges of consecutive groups whose padded size (groups × longest) stays within `budget`, at least one group."""
+    start, longest = 0, 0
+    for stop, size in enumerate(count.tolist()):
+        longest = max(longest, size)
+        if stop > start and (stop + 1 - start) * longest > budget:
+            yield start, stop
+            start, longest = stop, size
+    if start < len(count):
+        yield start, len(count)

@@ -1,0 +1,252 @@
+"""Fills a feature cache: generators → images → features → ground truth → shards, by several processes, resumable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from linglue.errors import LinGlueError
+from linglue.features.base import Extractor
+from linglue.io.images import Image
+from linglue.training.cache import SETTINGS, FeatureCache, check_shard, shard_path, write_shard
+from linglue.training.pairs import IGNORE, UNMATCHABLE, PairGenerator, ground_truth_both
+from linglue.training.photos import Photos
+from linglue.types import Features, IndexArray
+
+MAX_REDRAWS = 20  # per pair on average, before the material is declared unfit
+STRAY_AGE = 3600.0  # seconds after which an unfinished shard of a dead process is removed
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """What a cache holds. Change anything and it is another cache."""
+
+    pairs: int = 20_000
+    shard_size: int = 200  # pairs
+    keypoints: int = 1024  # per image, the strongest
+    min_matches: int = 50  # pairs with fewer are dropped and drawn again
+    unrelated: float = 0.05  # share of pairs whose images have nothing in common
+    threshold: float = 3.0  # pixels, of the ground truth
+    seed: int = 0
+
+    @property
+    def shards(self) -> int:
+        """Number of shards; all are full, so the last one may exceed `pairs`."""
+        return -(-self.pairs // self.shard_size)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Everything a process needs to make any shard."""
+
+    folder: Path
+    config: CacheConfig
+    generators: Mapping[str, tuple[PairGenerator, float]]
+    photos: Sequence[Image]
+    extractor: Extractor
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """One pair as it goes into a shard."""
+
+    features: tuple[Features, Features]
+    matches: tuple[IndexArray, IndexArray]
+    source: int
+
+
+def build_cache(
+    folder: str | Path,
+    generators: Mapping[str, tuple[PairGenerator, float]],
+    photos: Sequence[Image],
+    extractor: Extractor,
+    config: CacheConfig | None = None,
+    workers: int = 1,
+    progress: bool = True,
+) -> FeatureCache:
+    """Make the missing shards of the cache in `folder` and open it.
+
+    `generators` maps a name to (generator, weight): pairs are drawn in proportion to the weights. With `workers` > 1
+    everything given must be picklable, and a script needs the usual `if __name__ == "__main__"`.
+    """
+    config = config or CacheConfig()
+    if not generators or min(weight for _, weight in generators.values()) <= 0:
+        raise LinGlueError("generators need at least one name with a positive weight")
+    if config.unrelated > 0 and len(photos) < 2:
+        raise LinGlueError("unrelated pairs need at least 2 photographs")
+    work = _Work(Path(folder), config, generators, photos, extractor)
+    _claim(work)
+    missing = [i for i in range(config.shards) if not _is_complete(shard_path(work.folder, i))]
+    with tqdm(total=config.shards, initial=config.shards - len(missing), unit="shard", disable=not progress) as bar:
+        for _ in _make_all(work, missing, workers):
+            bar.update()
+    return FeatureCache(work.folder)
+
+
+def _make_all(work: _Work, missing: list[int], workers: int) -> Iterator[int]:
+    if workers <= 1:
+        for index in missing:
+            yield _make_shard(work, index)
+        return
+    # Forked children of a process that has used OpenMP can hang, hence spawn.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, max(1, len(missing))), context, _start_worker, (work,)) as pool:
+        jobs = [pool.submit(_make_shard_of_worker, index) for index in missing]
+        try:
+            for job in as_completed(jobs):
+                yield job.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+_worker_task: _Work | None = None
+
+
+def _start_worker(work: _Work) -> None:
+    global _worker_task
+    _worker_task = work
+    cv2.setNumThreads(1)
+    torch.set_num_threads(1)
+
+
+def _make_shard_of_worker(index: int) -> int:
+    assert _worker_task is not None
+    return _make_shard(_worker_task, index)
+
+
+def _claim(work: _Work) -> None:
+    """Create the folder, or make sure that what it holds was built with the same settings."""
+    settings = {
+        "kind": work.extractor.kind,
+        "dim": work.extractor.dim,
+        "generators": {name: [repr(getattr(g, "config", g)), w] for name, (g, w) in work.generators.items()},
+        "photos": _fingerprint(work.photos),
+        **asdict(work.config),
+    }
+    file = work.folder / SETTINGS
+    if file.exists():
+        known = json.loads(file.read_text())
+        # More pairs of the same kind may be added at any time: shards do not depend on their number.
+        differing = [k for k in settings if k != "pairs" and known.get(k) != settings[k]]
+        if differing:
+            raise LinGlueError(
+                f"{work.folder}: holds a cache built with other {', '.join(differing)}, use a new folder"
+            )
+    work.folder.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(settings, indent=1))
+    partial.rename(file)
+
+
+def _fingerprint(photos: Sequence[Image]) -> str:
+    """Names the set of photographs: by file names where there are files, else by pixels."""
+    digest = hashlib.sha256()
+    for item in photos.paths if isinstance(photos, Photos) else photos:
+        digest.update(item.name.encode() if isinstance(item, Path) else np.ascontiguousarray(item).tobytes())
+    return f"{len(photos)}:{digest.hexdigest()[:16]}"
+
+
+def _is_complete(path: Path) -> bool:
+    """Whether a sound shard is there. Removes the leftovers of processes that died, not the work of others."""
+    for stray in path.parent.glob(f".{path.name}.*.partial"):
+        if time.time() - stray.stat().st_mtime > STRAY_AGE:
+            shutil.rmtree(stray, ignore_errors=True)
+    if not path.exists():
+        return False
+    check_shard(path)
+    return True
+
+
+def _make_shard(work: _Work, index: int) -> int:
+    rng = np.random.default_rng([work.config.seed, index])
+    samples: list[_Sample] = []
+    stream = _stream(work, rng)
+    while len(samples) < work.config.shard_size:
+        samples.append(next(stream))
+    write_shard(shard_path(work.folder, index), _arrays(samples, work.config.keypoints))
+    return index
+
+
+class _Watched(Sequence[Image]):
+    """Photographs that remember which of them were used."""
+
+    def __init__(self, photos: Sequence[Image]) -> None:
+        self._photos = photos
+        self.used: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._photos)
+
+    def __getitem__(self, index: Any) -> Any:
+        self.used.add(index)
+        return self._photos[index]
+
+
+def _stream(work: _Work, rng: np.random.Generator) -> Iterator[_Sample]:
+    """Pairs without end: related ones and, in between, unrelated ones made of halves of two related ones."""
+    config = work.config
+    makers = [generator for generator, _ in work.generators.values()]
+    weights = np.array([weight for _, weight in work.generators.values()], dtype=np.float64)
+    before: tuple[Features, set[int]] | None = None
+    drawn = kept = 0
+    while True:
+        source = int(rng.choice(len(makers), p=weights / weights.sum()))
+        watched = _Watched(work.photos)
+        pair = makers[source].sample(watched, rng)
+        drawn += 1
+        if drawn > MAX_REDRAWS * (kept + 3):
+            raise LinGlueError(f"only {kept} of {drawn} pairs have {config.min_matches} matches: unfit photographs")
+        zero, one = (work.extractor.extract(image, config.keypoints) for image in (pair.image0, pair.image1))
+        matches = ground_truth_both(
+            zero.keypoints, one.keypoints, pair, config.threshold, oris0=zero.oris, oris1=one.oris
+        )
+        if (matches[0] >= 0).sum() < config.min_matches:
+            continue
+        kept += 1
+        yield _Sample((zero, one), matches, source)
+        wanted = rng.random() < config.unrelated / (1 - config.unrelated)
+        if wanted and before is not None and not before[1] & watched.used:
+            yield _unrelated(before[0], one, len(makers))
+        before = zero, watched.used
+
+
+def _unrelated(zero: Features, one: Features, source: int) -> _Sample:
+    nothing = tuple(np.full(len(f), UNMATCHABLE, dtype=np.int64) for f in (zero, one))
+    return _Sample((zero, one), (nothing[0], nothing[1]), source)
+
+
+def _arrays(samples: list[_Sample], keypoints: int) -> dict[str, NDArray[Any]]:
+    """The samples side by side, padded to the same number of keypoints."""
+
+    def pad(rows: list[NDArray[Any]], dtype: type, value: float = 0) -> NDArray[Any]:
+        padded = np.full((len(rows), keypoints, *rows[0].shape[1:]), value, dtype=dtype)
+        for target, row in zip(padded, rows, strict=True):
+            target[: len(row)] = row
+        return padded
+
+    arrays: dict[str, NDArray[Any]] = {"source": np.array([s.source for s in samples], dtype=np.int16)}
+    for side in (0, 1):
+        features = [s.features[side] for s in samples]
+        arrays[f"keypoints{side}"] = pad([f.keypoints for f in features], np.float32)
+        arrays[f"descriptors{side}"] = pad([f.descriptors for f in features], np.float16)
+        for name, value in (("scales", 1.0), ("oris", 0.0)):
+            if getattr(features[0], name) is not None:
+                arrays[f"{name}{side}"] = pad([getattr(f, name) for f in features], np.float32, value)
+        arrays[f"count{side}"] = np.array([len(f) for f in features], dtype=np.int32)
+        arrays[f"image_size{side}"] = np.array([f.image_size for f in features], dtype=np.float32)
+        arrays[f"matches{side}"] = pad([s.matches[side] for s in samples], np.int32, IGNORE)
+    return arrays

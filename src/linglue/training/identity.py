@@ -1,0 +1,76 @@
+"""The identity start: a network that matches as well as the raw descriptors before it has learned anything.
+
+python -m linglue.training.identity PHOTOS -o weights.safetensors [--features sift] [--preset geo]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from linglue.errors import LinGlueError
+from linglue.features import make_extractor
+from linglue.features.base import Extractor
+from linglue.model.config import LinGlueConfig
+from linglue.model.network import LinGlue
+from linglue.model.weights import save_network
+
+KEYPOINTS_PER_PHOTO = 512
+
+
+def principal_directions(descriptors: Tensor, count: int) -> Tensor:
+    """(D, count) orthonormal columns that keep the most of the descriptors (N, D), zero columns if count > D.
+
+    Not centred: a projection without offset keeps inner products, and those are what unit descriptors are compared by.
+    """
+    _, vectors = torch.linalg.eigh(descriptors.double().T @ descriptors.double())  # ascending
+    basis = vectors.flip(1)[:, :count].float()  # (D, ≤ count)
+    return torch.nn.functional.pad(basis, (0, count - basis.shape[1]))
+
+
+def identity_network(config: LinGlueConfig, descriptors: Tensor, seed: int = 0) -> LinGlue:
+    """A network for `config` that starts as the projection onto the principal directions of descriptors (N, D)."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = LinGlue(config)
+    network.initialise_identity(principal_directions(descriptors, config.dim))
+    return network
+
+
+def gather_descriptors(photos: Sequence[Path], extractor: Extractor, resize: int = 1024) -> Tensor:
+    """(N, D) descriptors of the strongest keypoints of every photograph."""
+    parts = [
+        torch.from_numpy(extractor.extract(path, KEYPOINTS_PER_PHOTO, resize).descriptors)
+        for path in tqdm(photos, unit="photo")
+    ]
+    return torch.cat(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("photos", type=Path, help="folder of photographs")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--features", default="sift")
+    parser.add_argument("--extractor-weights", type=Path)
+    parser.add_argument("--preset", default="geo")
+    arguments = parser.parse_args()
+    photos = sorted(p for p in arguments.photos.iterdir() if p.suffix.lower() in {".jpg", ".jpeg", ".png"})
+    if not photos:
+        raise LinGlueError(f"{arguments.photos}: holds no .jpg or .png photographs")
+    extractor = make_extractor(arguments.features, arguments.extractor_weights)
+    descriptors = gather_descriptors(photos, extractor)
+    config = LinGlueConfig.preset(arguments.preset, extractor.dim)
+    network = identity_network(config, descriptors)
+    kept = (descriptors @ principal_directions(descriptors, config.dim)).square().sum() / descriptors.square().sum()
+    training = f"identity start: PCA of {len(descriptors)} descriptors from {len(photos)} photographs, not trained"
+    save_network(arguments.output, network, extractor.kind, arguments.preset, "Apache-2.0", training)
+    print(f"{arguments.output}: {config.input_dim} → {config.dim} keeps {kept:.1%} of the descriptors' energy")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Reading images: whatever is in the file, out comes upright RGB uint8, or one line that says why not."""
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image as PillowImage
+from skimage import data
+
+from linglue.errors import LinGlueError
+from linglue.io.images import as_image, read_image, read_mask, resize_points, shrink, to_grey
+
+
+@pytest.fixture
+def photo() -> np.ndarray:
+    return np.ascontiguousarray(data.astronaut()[:96, :128])
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_rotation_is_applied(tmp_path, photo, orientation):
+    stored_from_upright = {
+        1: lambda a: a,
+        2: lambda a: a[:, ::-1],
+        3: lambda a: a[::-1, ::-1],
+        4: lambda a: a[::-1],
+        5: lambda a: a.transpose(1, 0, 2),
+        6: lambda a: np.rot90(a, 1),
+        7: lambda a: a[::-1, ::-1].transpose(1, 0, 2),
+        8: lambda a: np.rot90(a, -1),
+    }
+    stored = PillowImage.fromarray(np.ascontiguousarray(stored_from_upright[orientation](photo)))
+    exif = stored.getexif()
+    exif[274] = orientation
+    stored.save(tmp_path / "turned.jpg", exif=exif, quality=98, subsampling=0)
+    read = read_image(tmp_path / "turned.jpg")
+    assert read.shape == photo.shape
+    assert np.abs(read.astype(int) - photo).mean() < 2
+
+
+def test_channel_order_is_rgb(tmp_path):
+    red = np.zeros((20, 20, 3), np.uint8)
+    red[..., 0] = 255
+    PillowImage.fromarray(red).save(tmp_path / "red.png")
+    assert np.array_equal(read_image(tmp_path / "red.png"), red)
+
+
+def test_grey_file_has_three_equal_channels(tmp_path):
+    PillowImage.fromarray(data.camera()[:40, :50]).save(tmp_path / "grey.png")
+    read = read_image(str(tmp_path / "grey.png"))
+    assert read.shape == (40, 50, 3)
+    assert np.array_equal(to_grey(read), data.camera()[:40, :50])
+
+
+def test_sixteen_bits_are_scaled_to_eight(tmp_path):
+    ramp = np.linspace(0, 65535, 32 * 32).reshape(32, 32).astype(np.uint16)
+    cv2.imwrite(str(tmp_path / "deep.png"), ramp)
+    assert np.abs(read_image(tmp_path / "deep.png")[..., 0].astype(float) - ramp / 257).max() <= 1
+
+
+def test_transparency_is_dropped(tmp_path, photo):
+    rgba = np.dstack([photo, np.full(photo.shape[:2], 77, np.uint8)])
+    PillowImage.fromarray(rgba).save(tmp_path / "see through.png")
+    assert np.array_equal(read_image(tmp_path / "see through.png"), photo)
+
+
+@pytest.mark.parametrize("name", ["with space.png", "Übergröße ✓.png", "写真.png", "no_extension"])
+def test_any_name_works(tmp_path, photo, name):
+    PillowImage.fromarray(photo).save(tmp_path / name, format="png")
+    assert np.array_equal(read_image(tmp_path / name), photo)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [(b"this is text", "decoded"), (b"", "decoded"), (None, "no such image file")]
+)
+def test_unusable_files_are_named(tmp_path, content, says):
+    path = tmp_path / "holiday.jpg"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(LinGlueError, match=says) as caught:
+        read_image(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_tiny_images_are_refused_by_size(tmp_path):
+    PillowImage.fromarray(np.zeros((1, 1, 3), np.uint8)).save(tmp_path / "dot.png")
+    with pytest.raises(LinGlueError, match=r"dot\.png.*1x1"):
+        read_image(tmp_path / "dot.png")
+    with pytest.raises(LinGlueError, match="1x1"):
+        as_image(np.zeros((1, 1, 3), np.uint8))
+
+
+def test_arrays_and_tensors_mean_the_same_image(photo):
+    tensor = torch.from_numpy(photo).permute(2, 0, 1).float() / 255
+    grey = to_grey(photo)
+    assert np.array_equal(as_image(photo), photo)
+    assert np.array_equal(as_image(tensor), photo)
+    for flat in (grey, grey[..., None], torch.from_numpy(grey).float() / 255):
+        assert np.array_equal(as_image(flat), np.repeat(grey[..., None], 3, axis=2))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        np.zeros((32, 32, 4), np.uint8),
+        np.zeros((32, 32, 3), np.float32),
+        np.zeros(32, np.uint8),
+        torch.zeros(3, 32, 32, dtype=torch.uint8),
+        torch.zeros(1, 3, 32, 32),
+    ],
+)
+def test_other_arrays_are_refused(bad):
+    with pytest.raises(LinGlueError, match="allowed"):
+        as_image(bad)
+
+
+def test_mask_file_allows_where_not_black(tmp_path):
+    drawn = np.zeros((20, 30), np.uint8)
+    drawn[5:, 10:] = 1
+    cv2.imwrite(str(tmp_path / "mask.png"), drawn)
+    assert np.array_equal(read_mask(tmp_path / "mask.png"), drawn > 0)
+
+
+def test_shrink_never_enlarges(photo):
+    assert shrink(photo, 1000) is photo
+    assert shrink(photo, None) is photo
+    assert shrink(photo, 64).shape == (48, 64, 3)
+
+
+def test_resizing_keeps_the_corners_of_the_image():
+    # A pixel's centre is at an integer, so the image spans -0.5 to width - 0.5 at every size.
+    corners = np.array([[-0.5, -0.5], [99.5, 49.5]], np.float32)
+    half = resize_points(corners, np.array([0.5, 0.5], np.float32))
+    assert np.allclose(half, [[-0.5, -0.5], [49.5, 24.5]])
