@@ -88,9 +88,7 @@ class Matcher:
             ]
         return self._match_batch([(features[0], features[1])], watch, *(_drawable(s) for s in sources))[0]
 
-    def match_batch(
-        self, pairs: Sequence[tuple[Features, Features]], batch_size: int | None = None
-    ) -> list[Matches]:
+    def match_batch(self, pairs: Sequence[tuple[Features, Features]], batch_size: int | None = None) -> list[Matches]:
         """Matches of many pairs with any numbers of keypoints; the same as matching one by one.
 
         On a CPU pairs run one after the other, which is as fast and gives bit-identical results. On a GPU `batch_size`

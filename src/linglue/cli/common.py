@@ -15,24 +15,38 @@ from linglue.matcher import MAX_KEYPOINTS, RESIZE, Matcher
 
 def add_front_end(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--features", choices=list(FRONT_ENDS), default="sift", help="front-end")
-    parser.add_argument("--extractor-weights", type=Path, metavar="FILE", help="weights of the front-end, if it needs any")
+    parser.add_argument(
+        "--extractor-weights", type=Path, metavar="FILE", help="weights of the front-end, if it needs any"
+    )
 
 
 def add_extraction(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max-keypoints", type=int, default=MAX_KEYPOINTS, metavar="N", help="strongest kept per image")
     parser.add_argument(
-        "--resize", type=int, default=RESIZE, metavar="LONGER_SIDE", help="work at this size, never enlarges; 0: original"
+        "--max-keypoints", type=int, default=MAX_KEYPOINTS, metavar="N", help="strongest kept per image"
     )
-    parser.add_argument("--tile", type=int, metavar="SIDE", help="cut images larger than this into tiles: little memory")
+    parser.add_argument(
+        "--resize",
+        type=int,
+        default=RESIZE,
+        metavar="LONGER_SIDE",
+        help="work at this size, never enlarges; 0: original",
+    )
+    parser.add_argument(
+        "--tile", type=int, metavar="SIDE", help="cut images larger than this into tiles: little memory"
+    )
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--weights", type=Path, metavar="FILE", help="your own network instead of the one in the package")
+    parser.add_argument(
+        "--weights", type=Path, metavar="FILE", help="your own network instead of the one in the package"
+    )
     parser.add_argument("--device", help="cpu or cuda; the GPU if there is one, unless given")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output, all else on standard error")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object on standard output, all else on standard error"
+    )
 
 
 def make_matcher(options: argparse.Namespace) -> Matcher:

@@ -40,7 +40,9 @@ class StereoPair:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", type=Path, default=Path("linglue-demo"), metavar="DIR", help="folder for the picture")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("linglue-demo"), metavar="DIR", help="folder for the picture"
+    )
     parser.add_argument("--max-keypoints", type=int, default=2048, metavar="N", help="strongest kept per image")
     common.add_json(parser)
 
@@ -61,17 +63,26 @@ def run(options: argparse.Namespace) -> None:
         precision = correct / max(1, int(known.sum()))
         report.line(
             f"{name}: {correct} correct of {known.sum()} matches with known truth, precision {precision:.1%}",
-            **{name: {"correct": correct, "matches": len(indices), "with_truth": int(known.sum()), "precision": precision}},
+            **{
+                name: {
+                    "correct": correct,
+                    "matches": len(indices),
+                    "with_truth": int(known.sum()),
+                    "precision": precision,
+                }
+            },
         )
         shown = viz.correctness(errors[known], THRESHOLD)
         caption = f"{correct} correct, precision {precision:.0%}"
-        canvases.append(viz.draw_matches(pair.left, pair.right, points0[known], points1[known], correct=shown, lines=[caption]))
+        canvases.append(
+            viz.draw_matches(pair.left, pair.right, points0[known], points1[known], correct=shown, lines=[caption])
+        )
     try:
         options.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LinGlueError(f"{options.output}: cannot be made a folder ({error.strerror})") from error
     picture = options.output / "demo.png"
-    viz.save_image(picture, viz.compare(*canvases, *found))
+    viz.save_image(picture, viz.compare(canvases[0], canvases[1], *found))
     seconds = ", ".join(f"{stage} {value:.2f} s" for stage, value in result.timing.items())
     report.line(f"seconds of LinGlue: {seconds}", seconds=dict(result.timing))
     report.line(f"picture: {picture} (green: within {THRESHOLD:.0f} px of the truth, red: wrong)", picture=str(picture))

@@ -46,7 +46,10 @@ def run(options: argparse.Namespace) -> None:
         found = features[-1]
         if len(found) == 0:
             raise LinGlueError(f"{source}: {matcher.kind} finds no keypoint, nothing to match")
-        report.line(f"{source}: {len(found)} {matcher.kind} keypoints, {watch.seconds[stage]:.2f} s", **{f"keypoints{number}": len(found)})
+        report.line(
+            f"{source}: {len(found)} {matcher.kind} keypoints, {watch.seconds[stage]:.2f} s",
+            **{f"keypoints{number}": len(found)},
+        )
     result = matcher.match(features[0], features[1])
     for stage in ("network", "matching", "filter"):
         if stage in result.timing:

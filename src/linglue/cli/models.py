@@ -20,7 +20,10 @@ def run(options: argparse.Namespace) -> None:
         return
     for model in found:
         print(f"{model['name']}")
-        print(f"  network   {model['network']}, {model['dim']} → {model['network_dim']} dimensions; {model['network_licence']}")
+        print(
+            f"  network   {model['network']}, {model['dim']} → {model['network_dim']} dimensions;"
+            f" {model['network_licence']}"
+        )
         print(f"  weights   {model['training']}")
         print(f"  features  {model['features_licence']}")
         if model["needs_extractor_weights"]:

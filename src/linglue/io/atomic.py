@@ -25,6 +25,9 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             os.fsync(file.fileno())  # else a power cut may leave the new name on an empty file
         temporary.replace(path)
     except OSError as error:
-        raise LinGlueError(f"{path}: cannot be written ({error.strerror or error})") from error
+        raise LinGlueError(
+            f"{path}: cannot be written ({error.strerror or error}; allowed is a file in an existing, writable folder)"
+        ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the folder itself may be missing or not one
+            temporary.unlink(missing_ok=True)

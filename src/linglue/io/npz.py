@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linglue.errors import LinGlueError
+from linglue.io.atomic import atomic_path
 from linglue.types import Features, ImageSize, Matches
 
 Arrays = dict[str, NDArray[Any]]
@@ -33,7 +32,8 @@ def save_features(path: str | Path, features: Features) -> None:
     for name in _OPTIONAL:
         if getattr(features, name) is not None:
             arrays[name] = getattr(features, name)
-    _write_atomically(path, lambda file: np.savez(file, **arrays))
+    with atomic_path(path) as partial:
+        np.savez(partial, **arrays)
 
 
 def load_features(path: str | Path) -> Features:
@@ -81,9 +81,11 @@ def save_matches(path: str | Path, matches: Matches) -> None:
     }
     if path.suffix == ".json":
         text = json.dumps({name: array.tolist() for name, array in arrays.items()})
-        _write_atomically(path, lambda file: file.write(text.encode()))
+        with atomic_path(path) as partial:
+            partial.write_text(text)
     else:
-        _write_atomically(path, lambda file: np.savez(file, **arrays))
+        with atomic_path(path) as partial:
+            np.savez(partial, **arrays)
 
 
 def load_matches(path: str | Path) -> Matches:
@@ -152,19 +154,3 @@ def _read_npz(path: Path) -> Arrays:
 def _read_json(path: Path) -> Arrays:
     content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return {name: np.array(value) for name, value in content.items()}
-
-
-def _write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write to a temporary file beside `path`, then rename: nobody ever sees half a file."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        try:
-            with temporary.open("xb") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())  # else the rename may reach the disk before the content
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise LinGlueError(f"{path}: cannot be written ({error.strerror})") from error

@@ -38,12 +38,23 @@ class CompletionConfig:
 
 
 def predict(
-    points: Array, anchors0: Array, anchors1: Array, maps: Array, own: NDArray[np.int64], config: CompletionConfig, radius: float
+    points: Array,
+    anchors0: Array,
+    anchors1: Array,
+    maps: Array,
+    own: NDArray[np.int64],
+    config: CompletionConfig,
+    radius: float,
 ) -> tuple[Array, Array]:
-    """Where points (N, 2) of image 0 are in image 1 by the anchors (K, 2) and their maps (K, 2, 2): (N, 2), NaN where
-    too few anchors are near, and the map at each point (N, 2, 2). own (N,): the anchor a point is itself, or −1: it has no say."""
+    """Where points (N, 2) of image 0 are in image 1, NaN where too few anchors are near, and their maps (N, 2, 2).
+
+    anchors (K, 2) and maps (K, 2, 2): accepted matches. own (N,): the anchor that a point itself is, or −1; it has no
+    say in its own prediction.
+    """
     count = min(config.anchors + 1, len(anchors0))
-    distance, index = cKDTree(anchors0).query(points, k=[*range(1, count + 1)], distance_upper_bound=config.reach * radius)
+    distance, index = cKDTree(anchors0).query(
+        points, k=[*range(1, count + 1)], distance_upper_bound=config.reach * radius
+    )
     near = np.isfinite(distance) & (index != own[:, None])  # (N, k)
     index = np.where(np.isfinite(distance), index, 0)
     moved = anchors1[index] + np.einsum("nkij,nkj->nki", maps[index], points[:, None] - anchors0[index])  # (N, k, 2)
@@ -54,15 +65,15 @@ def predict(
     return predicted, maps[first]
 
 
-def _agrees(local: Array, turn: Array | None, log_scale: Array | None, config: CompletionConfig) -> NDArray[np.bool_]:
-    """(E,) bool: candidates turn and scale as the local map (E, 2, 2) does, as far as features know."""
+def _agrees(local: Array, turn: Array | None, growth: Array | None, config: CompletionConfig) -> NDArray[np.bool_]:
+    """(E,) bool: candidates turn (radians) and grow (log scale) as the local map (E, 2, 2), where features know it."""
     keep = np.ones(len(local), dtype=bool)
     if turn is not None:
         rotation = np.arctan2(local[:, 1, 0] - local[:, 0, 1], local[:, 0, 0] + local[:, 1, 1])
         keep &= np.abs((turn - rotation + np.pi) % (2 * np.pi) - np.pi) <= config.max_turn
-    if log_scale is not None:
-        growth = 0.5 * np.log(np.abs(np.linalg.det(local)) + 1e-12)
-        keep &= np.abs(log_scale - growth) <= np.log(config.max_scale_ratio)
+    if growth is not None:
+        expected = 0.5 * np.log(np.abs(np.linalg.det(local)) + 1e-12)
+        keep &= np.abs(growth - expected) <= np.log(config.max_scale_ratio)
     return keep
 
 
@@ -89,19 +100,23 @@ def complete(
     radius0, radius1 = float(seed_radius(view0.size)), float(seed_radius(view1.size))
     pairs, maps = accepted.pairs.cpu().numpy(), _numpy(accepted.maps)
     anchors0, anchors1 = points0[pairs[:, 0]], points1[pairs[:, 1]]
-    own0, own1 = np.full(len(points0), -1), np.full(len(points1), -1)
+    own0, own1 = (np.full(len(points), -1, dtype=np.int64) for points in (points0, points1))
     own0[pairs[:, 0]] = own1[pairs[:, 1]] = np.arange(len(pairs))
-    in1, local = predict(points0, anchors0, anchors1, maps, own0, config, radius0)
-    in0, _ = predict(points1, anchors1, anchors0, np.linalg.inv(maps), own1, config, radius1)
+    in1, local1 = predict(points0, anchors0, anchors1, maps, own0, config, radius0)
+    in0, local0 = predict(points1, anchors1, anchors0, np.linalg.inv(maps).astype(np.float64), own1, config, radius1)
 
     i, j = _candidates(in1, points1, config.tolerance * radius1)
     error0 = np.linalg.norm(in0[j] - points0[i], axis=1) / (config.tolerance * radius0)  # (E,), NaN: no prediction
     error1 = np.linalg.norm(in1[i] - points1[j], axis=1) / (config.tolerance * radius1)  # (E,)
     free = (own0[i] < 0) & (own1[j] < 0) & (error0 <= 1)
     i, j, error = i[free], j[free], np.maximum(error0, error1)[free]
-    turn = None if view0.oris is None or view1.oris is None else _numpy(view1.oris)[j] - _numpy(view0.oris)[i]
-    scales = None if view0.scales is None or view1.scales is None else (_numpy(view0.scales)[i], _numpy(view1.scales)[j])
-    agrees = _agrees(local[i], turn, None if scales is None else np.log(scales[1] / scales[0]), config)
+    turn = growth = None
+    if view0.oris is not None and view1.oris is not None:
+        turn = _numpy(view1.oris)[j] - _numpy(view0.oris)[i]
+    if view0.scales is not None and view1.scales is not None:
+        growth = np.log(_numpy(view1.scales)[j] / _numpy(view0.scales)[i])
+    agrees = _agrees(local1[i], turn, growth, config)
+    agrees &= _agrees(local0[j], None if turn is None else -turn, None if growth is None else -growth, config)
     i, j, error = i[agrees], j[agrees], error[agrees]
 
     found = torch.from_numpy(np.stack([i, j], axis=1)).to(accepted.pairs)  # (E, 2)
@@ -125,4 +140,4 @@ def _mutually_best(pairs: Tensor, distance: Tensor, count0: int, count1: int) ->
 
 
 def _numpy(values: Tensor) -> Array:
-    return values.detach().cpu().double().numpy()
+    return np.asarray(values.detach().cpu().double().numpy(), dtype=np.float64)

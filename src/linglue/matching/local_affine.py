@@ -62,7 +62,7 @@ def consistent_with_seed(block: Neighborhoods, shape: Shape, config: FilterConfi
 
 
 def fit_linear_maps(x: Tensor, y: Tensor, pairs: Tensor) -> Tensor:
-    """Maps A with A x_a = y_a and A x_b = y_b: x, y (S, n, 2), pairs (T, 2) → (S, T, 2, 2); NaN or inf if degenerate."""
+    """Maps A with A x_a = y_a, A x_b = y_b: x, y (S, n, 2), pairs (T, 2) → (S, T, 2, 2); NaN or inf if degenerate."""
     xa, xb, ya, yb = x[:, pairs[:, 0]], x[:, pairs[:, 1]], y[:, pairs[:, 0]], y[:, pairs[:, 1]]  # (S, T, 2)
     determinant = xa[..., 0] * xb[..., 1] - xa[..., 1] * xb[..., 0]  # (S, T)
     inverse = torch.stack([xb[..., 1], -xb[..., 0], -xa[..., 1], xa[..., 0]], dim=-1).unflatten(-1, (2, 2))
@@ -113,9 +113,18 @@ def _fit_groups(
     rate = count / valid.sum(-1, keepdim=True)  # (S, 1)
     # Confidence over its threshold, squashed: ½ for a match that is just accepted, 1 for an exact fit.
     confidence = torch.where(accepted, rate / (rate + residual * config.min_confidence), 0.0)  # (S, n)
+    winner = maps.gather(1, best[..., None, None].expand(-1, -1, 2, 2))[:, 0]  # (S, 2, 2)
+    return confidence, _refit(x, y, accepted, winner, stretch_unit, config)
+
+
+def _refit(x: Tensor, y: Tensor, accepted: Tensor, winner: Tensor, stretch_unit: float, config: FilterConfig) -> Tensor:
+    """Least-squares maps (S, 2, 2) of the accepted (S, n); the winner's own where inliers in a row leave it open."""
     inlier = x * accepted[..., None]  # (S, n, 2)
     normal = inlier.mT @ x + 1e-6 * torch.eye(2, device=x.device)  # (S, 2, 2)
-    return confidence, torch.linalg.solve(normal, inlier.mT @ y).mT
+    fit = torch.linalg.solve(normal, inlier.mT @ y).mT
+    smallest, largest = stretch_limits(fit * stretch_unit)
+    sound = (smallest * config.max_stretch >= 1) & (largest <= config.max_stretch)
+    return torch.where(sound[:, None, None], fit, winner)
 
 
 @dataclass(frozen=True)

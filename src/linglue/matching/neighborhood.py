@@ -106,10 +106,7 @@ def select(
     radius0, radius1 = seed_radius(image_size0), seed_radius(image_size1)
     points0, points1 = points0.float(), points1.float()
     eligible = mutual(nearest0, nearest1)  # (N,)
-    if separation:
-        seeds = select_seeds(points0, nearest0.ratio, eligible, radius0)
-    else:
-        seeds = eligible.nonzero()[:, 0]
+    seeds = select_seeds(points0, nearest0.ratio, eligible, radius0) if separation else eligible.nonzero()[:, 0]
     matched = points1[nearest0.index] if len(points1) else torch.zeros_like(points0)  # (N, 2)
     return Selection(points0, matched, nearest0.index, seeds, expansion * radius0, expansion * radius1)
 

@@ -12,9 +12,9 @@ MIN_SCORE = 0.2  # below this probability a keypoint counts as unmatched, as in 
 
 
 def log_optimal_transport(similarity: Tensor, dustbin: Tensor, iterations: int = ITERATIONS) -> Tensor:
-    """similarity (N, M), dustbin () → (N+1, M+1) log of the transport plan, scaled so that each row of a keypoint sums to 1.
+    """similarity (N, M), dustbin () → (N+1, M+1) log of the transport plan.
 
-    Every keypoint has mass 1; the dustbins can take all keypoints of the other image.
+    Every keypoint has mass 1, so the row of a keypoint sums to 1; a dustbin can take all keypoints of the other image.
     """
     n, m = similarity.shape
     scores = torch.cat([similarity, dustbin.expand(n, 1)], dim=1)  # (N, M+1)

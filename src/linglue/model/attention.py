@@ -68,7 +68,7 @@ def pad_neighborhoods(block: Neighborhoods, targets: int) -> Iterator[PaddedGrou
 
 
 def pairwise_attention(query: Tensor, key: Tensor, value: Tensor, selection: Selection) -> Tensor:
-    """query (N, H, d), key and value (M, H, d) → (N, H, d): linear attention inside each neighborhood, summed over seeds.
+    """Linear attention inside each neighborhood, summed over seeds: query (N, H, d), key, value (M, H, d) → (N, H, d).
 
     Keypoints that no neighborhood contains receive zero.
     """

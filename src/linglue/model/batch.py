@@ -12,7 +12,7 @@ from linglue.types import Features
 
 
 def collate(features: Sequence[Features], device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """One image of the network's input: tensors (B, N, …) padded with zeros to the largest N, with their mask (B, N)."""
+    """One image of the network's input: tensors (B, N, …) padded with zeros to the largest N, and mask (B, N)."""
     entries = [f.tensors() for f in features]
     names = set.intersection(*(set(e) for e in entries)) - {"image_size"}
     batch = {name: pad_sequence([e[name][0] for e in entries], batch_first=True) for name in sorted(names)}

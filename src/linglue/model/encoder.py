@@ -56,10 +56,11 @@ class GeometryEncoder(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.mlp = nn.Sequential(
-            nn.Linear(7, 32), nn.ReLU(), nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, dim)
+            nn.Linear(7, 32), nn.ReLU(), nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()
         )
-        nn.init.zeros_(self.mlp[-1].weight)
-        nn.init.zeros_(self.mlp[-1].bias)
+        self.output = nn.Linear(64, dim)
+        nn.init.zeros_(self.output.weight)
+        nn.init.zeros_(self.output.bias)
 
     def forward(self, keypoints: Tensor, image_size: Tensor, scales: Tensor | None, oris: Tensor | None) -> Tensor:
         """keypoints (B, N, 2) pixels, image_size (B, 2), scales (B, N) pixels, oris (B, N) radians → (B, N, C)."""
@@ -69,4 +70,4 @@ class GeometryEncoder(nn.Module):
         size = zero if scales is None else (scales / half[..., 0]).clamp(min=1e-6).log() / 4 + 1  # about −1..1
         turn = [zero, zero] if oris is None else [oris.sin(), oris.cos()]
         flags = [zero if scales is None else one, zero if oris is None else one]
-        return self.mlp(torch.stack([*position.unbind(-1), size, *turn, *flags], dim=-1))
+        return self.output(self.mlp(torch.stack([*position.unbind(-1), size, *turn, *flags], dim=-1)))

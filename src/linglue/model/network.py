@@ -1,6 +1,6 @@
 """LinGlue: two sets of keypoint descriptors in, descriptors in which nearest neighbours are matches out.
 
-    descriptors → first layer → L1 × (self, cross) linear attention → f̂ → L2 × pairwise neighborhood attention → x̂
+descriptors → first layer → L1 × (self, cross) linear attention → f̂ → L2 × pairwise neighborhood attention → x̂
 """
 
 from __future__ import annotations
@@ -184,11 +184,12 @@ def _within(selections: list[Selection], query_mask: Tensor | None, key_mask: Te
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         messages = []
         for b, selection in enumerate(selections):
-            rows = slice(None) if query_mask is None else query_mask[b]
-            columns = slice(None) if key_mask is None else key_mask[b]
-            message = pairwise_attention(query[b][rows], key[b][columns], value[b][columns], selection)  # (n, H, d)
+            reads = query[b] if query_mask is None else query[b][query_mask[b]]  # (n, H, d)
+            keys = key[b] if key_mask is None else key[b][key_mask[b]]  # (m, H, d)
+            values = value[b] if key_mask is None else value[b][key_mask[b]]  # (m, H, d)
+            message = pairwise_attention(reads, keys, values, selection)  # (n, H, d)
             if query_mask is not None:
-                message = message.new_zeros(query[b].shape).masked_scatter(rows[:, None, None], message)
+                message = message.new_zeros(query[b].shape).masked_scatter(query_mask[b, :, None, None], message)
             messages.append(message)
         return torch.stack(messages)  # (B, N, H, d)
 

@@ -80,5 +80,6 @@ def load_network(path: str | Path, device: torch.device | str = "cpu") -> tuple[
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
-        raise LinGlueError(f"{path}: tensors do not fit the configuration in its header: {error}") from error
+        reason = " ".join(str(error).split())[:200]
+        raise LinGlueError(f"{path}: tensors do not fit the configuration in its header ({reason})") from error
     return network.to(device).eval(), info

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree  # type: ignore[import-untyped]
+from scipy.spatial import cKDTree
 
 from linglue.io.images import Image
 from linglue.types import IndexArray

@@ -6,9 +6,6 @@ Drawing happens on float32 canvases, so that thousands of faint lines add up wit
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from linglue.errors import LinGlueError
+from linglue.io.atomic import atomic_path
 from linglue.io.images import Image, ImageSource, as_image, resize_points, to_grey
 from linglue.types import FloatArray
 
@@ -215,14 +213,5 @@ def save_image(path: str | Path, canvas: Image) -> None:
             f"{path}: cannot write a picture as {suffix or 'no suffix'!r} (allowed: {', '.join(SUFFIXES)})"
         )
     data: NDArray[np.uint8] = cv2.imencode(suffix, cv2.cvtColor(canvas, cv2.COLOR_RGB2BGR))[1]
-    partial = path.with_name(f".{secrets.token_hex(8)}.tmp")  # same folder: os.replace is atomic within a file system
-    try:
+    with atomic_path(path) as partial:
         partial.write_bytes(data.tobytes())
-        os.replace(partial, path)  # noqa: PTH105
-    except OSError as error:
-        raise LinGlueError(
-            f"{path}: cannot be written ({error.strerror}; allowed is a file in an existing, writable folder)"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
