@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
-from linglue.matcher import MAX_KEYPOINTS, RESIZE, Matcher
+from linglue.matcher import MAX_KEYPOINTS, RESIZE
 
 
 def add_front_end(parser: argparse.ArgumentParser) -> None:
@@ -20,10 +23,12 @@ def add_front_end(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_max_keypoints(parser: argparse.ArgumentParser, default: int = MAX_KEYPOINTS) -> None:
+    parser.add_argument("--max-keypoints", type=int, default=default, metavar="N", help="strongest kept per image")
+
+
 def add_extraction(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max-keypoints", type=int, default=MAX_KEYPOINTS, metavar="N", help="strongest kept per image"
-    )
+    add_max_keypoints(parser)
     parser.add_argument(
         "--resize",
         type=int,
@@ -36,10 +41,7 @@ def add_extraction(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_network(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--weights", type=Path, metavar="FILE", help="your own network instead of the one in the package"
-    )
+def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="cpu or cuda; the GPU if there is one, unless given")
 
 
@@ -49,8 +51,14 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def make_matcher(options: argparse.Namespace) -> Matcher:
-    return Matcher.from_pretrained(options.features, options.extractor_weights, options.weights, options.device)
+def device(options: argparse.Namespace) -> str:
+    """The device to compute on, checked: torch's own errors come late and over many lines."""
+    name: str = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise LinGlueError(f"--device is {name!r}, which cannot be used; allowed is cpu, or cuda with a GPU") from error
+    return name
 
 
 def longer_side(options: argparse.Namespace) -> int | None:
@@ -59,13 +67,27 @@ def longer_side(options: argparse.Namespace) -> int | None:
 
 
 def check_output(path: Path | None, suffixes: tuple[str, ...]) -> None:
-    """Refuse an output that could not be written before any work is done."""
+    """Refuse an output file that could not be written before any work is done."""
     if path is None:
         return
-    if path.suffix.lower() not in suffixes:
+    if path.suffix not in suffixes:
         raise LinGlueError(f"{path}: output ends in {path.suffix or 'nothing'}, allowed are {', '.join(suffixes)}")
-    if not path.absolute().parent.is_dir():
-        raise LinGlueError(f"{path}: the folder {path.absolute().parent} does not exist")
+    if path.is_dir():
+        raise LinGlueError(f"{path}: is a folder, allowed is a file")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise LinGlueError(f"{path}: the folder {folder} does not exist, allowed is a file in an existing one")
+    if not os.access(folder, os.W_OK):
+        raise LinGlueError(f"{path}: no permission to write into {folder}, allowed is a writable folder")
+
+
+def check_folder(path: Path) -> None:
+    """Refuse an output folder that could not be made or written into before any work is done."""
+    existing = path.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise LinGlueError(f"{path}: cannot be made a folder ({existing} is a file or not writable)")
 
 
 class Report:

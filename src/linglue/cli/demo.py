@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from linglue import viz
 from linglue.cli import common
-from linglue.errors import LinGlueError
 from linglue.io.images import Image
 from linglue.matcher import Matcher
 from linglue.matching.distance import mutual_matches
@@ -43,50 +42,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("linglue-demo"), metavar="DIR", help="folder for the picture"
     )
-    parser.add_argument("--max-keypoints", type=int, default=2048, metavar="N", help="strongest kept per image")
+    common.add_max_keypoints(parser, default=2048)
     common.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
+    common.check_folder(options.output)
     report = common.Report(options.json)
     pair = load_motorcycle()
-    matcher = Matcher.from_pretrained("sift")
-    features0, features1 = (matcher.extract(image, options.max_keypoints) for image in (pair.left, pair.right))
-    result = matcher.match(features0, features1)
-    found = {"LinGlue": result.indices, "mutual nearest neighbours": nearest_baseline(features0, features1)}
-    canvases = []
-    for name, indices in found.items():
-        points0, points1 = features0.keypoints[indices[:, 0]], features1.keypoints[indices[:, 1]]
-        errors = pair.errors(points0, points1)
-        known = np.isfinite(errors)
-        correct = int((errors[known] <= THRESHOLD).sum())
-        precision = correct / max(1, int(known.sum()))
-        report.line(
-            f"{name}: {correct} correct of {known.sum()} matches with known truth, precision {precision:.1%}",
-            **{
-                name: {
-                    "correct": correct,
-                    "matches": len(indices),
-                    "with_truth": int(known.sum()),
-                    "precision": precision,
-                }
-            },
-        )
-        shown = viz.correctness(errors[known], THRESHOLD)
-        caption = f"{correct} correct, precision {precision:.0%}"
-        canvases.append(
-            viz.draw_matches(pair.left, pair.right, points0[known], points1[known], correct=shown, lines=[caption])
-        )
-    try:
-        options.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LinGlueError(f"{options.output}: cannot be made a folder ({error.strerror})") from error
-    picture = options.output / "demo.png"
-    viz.save_image(picture, viz.compare(canvases[0], canvases[1], *found))
+    result = Matcher.from_pretrained("sift").match(pair.left, pair.right, options.max_keypoints)
+    baseline = nearest_baseline(result.features0, result.features1)
+    ours = _judge(report, "LinGlue", "linglue", pair, result.points0, result.points1)
+    plain = _judge(report, "mutual nearest neighbours", "mutual_nearest_neighbours", pair, *baseline)
     seconds = ", ".join(f"{stage} {value:.2f} s" for stage, value in result.timing.items())
     report.line(f"seconds of LinGlue: {seconds}", seconds=dict(result.timing))
+
+    options.output.mkdir(parents=True, exist_ok=True)
+    picture = options.output / "demo.png"
+    viz.save_image(picture, viz.compare(ours, plain, "LinGlue", "mutual nearest neighbours"))
     report.line(f"picture: {picture} (green: within {THRESHOLD:.0f} px of the truth, red: wrong)", picture=str(picture))
     report.finish()
+
+
+def _judge(
+    report: common.Report, name: str, key: str, pair: StereoPair, points0: FloatArray, points1: FloatArray
+) -> Image:
+    """Report how many of the matches (K, 2) are right and draw those whose truth is known."""
+    errors = pair.errors(points0, points1)
+    known = np.isfinite(errors)
+    judged, correct = int(known.sum()), int((errors[known] <= THRESHOLD).sum())
+    precision = correct / max(1, judged)
+    facts = {"matches": len(errors), "with_truth": judged, "correct": correct, "precision": precision}
+    report.line(
+        f"{name}: {correct} correct of {judged} matches with known truth, precision {precision:.1%}", **{key: facts}
+    )
+    return viz.draw_matches(
+        pair.left,
+        pair.right,
+        points0[known],
+        points1[known],
+        correct=viz.correctness(errors[known], THRESHOLD),
+        lines=[f"{correct} correct, precision {precision:.0%}"],
+    )
 
 
 def load_motorcycle() -> StereoPair:
@@ -97,8 +94,8 @@ def load_motorcycle() -> StereoPair:
     return StereoPair(np.ascontiguousarray(left), np.ascontiguousarray(right), disparity.astype(np.float32))
 
 
-def nearest_baseline(features0: Features, features1: Features) -> NDArray[np.int64]:
-    """(K, 2) what most people start with: mutual nearest neighbours of the raw descriptors."""
+def nearest_baseline(features0: Features, features1: Features) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Points (K, 2) of what most people start with: mutual nearest neighbours of the raw descriptors."""
     descriptors = (torch.from_numpy(f.descriptors) for f in (features0, features1))
     pairs, _ = mutual_matches(*nearest_both_ways(*descriptors))
-    return pairs.numpy()
+    return features0.keypoints[pairs[:, 0].numpy()], features1.keypoints[pairs[:, 1].numpy()]

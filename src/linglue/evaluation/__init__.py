@@ -1,0 +1,1 @@
+"""Measuring: predictions are saved, then scored. Never imported by inference."""

@@ -1,9 +1,9 @@
-"""Guided completion: where the filter knows how the image moves, find the matches that descriptors alone missed.
+"""Guided completion: where the filter knows how the image moves, drop what strays and find what descriptors missed.
 
-Every accepted match predicts where the keypoints around it must be in the other image. A keypoint takes the median of
-what its nearest accepted matches predict; among the keypoints close to that place, in both directions, the one with
-the closest descriptor is its match. Repeated structure, where the nearest descriptor is the wrong window of a facade,
-is no obstacle here.
+Every accepted match predicts where the keypoints around it must be in the other image; a keypoint takes the median of
+what its nearest accepted matches say. An accepted match that is elsewhere is dropped. A keypoint without a match takes,
+among the keypoints close to the predicted place in both directions, the one with the closest descriptor: repeated
+structure, where the nearest descriptor of all is the wrong window of a facade, is no obstacle here.
 """
 
 from __future__ import annotations
@@ -30,39 +30,81 @@ class CompletionConfig:
     anchors: int = 8  # accepted matches a prediction is the median of
     min_anchors: int = 5  # fewer make no prediction
     reach: float = 2.0  # how far an anchor may be
-    tolerance: float = 0.06  # between the predicted place and a keypoint
-    max_turn: float = np.radians(40)  # between the match and the local map, where features have orientations
+    stray: float = 0.15  # an accepted match further from its predicted place is dropped
+    tolerance: float = 0.06  # between the predicted place and the keypoint of a new match
+    max_turn: float = np.radians(40)  # between a new match and the local map, where features have orientations
     max_scale_ratio: float = 1.8  # the same for scales
     distance_quantile: float = 0.95  # descriptors may be as far apart as this quantile of the accepted matches …
     distance_slack: float = 1.6  # … times this
 
 
-def predict(
-    points: Array,
-    anchors0: Array,
-    anchors1: Array,
-    maps: Array,
-    own: NDArray[np.int64],
-    config: CompletionConfig,
-    radius: float,
-) -> tuple[Array, Array]:
-    """Where points (N, 2) of image 0 are in image 1, NaN where too few anchors are near, and their maps (N, 2, 2).
+@dataclass(frozen=True)
+class Guide:
+    """For every keypoint of both images: the place in the other image, in units of its R, and the map around it."""
 
-    anchors (K, 2) and maps (K, 2, 2): accepted matches. own (N,): the anchor that a point itself is, or −1; it has no
-    say in its own prediction.
+    points0: Array  # (N, 2) the keypoints themselves, in units of R
+    points1: Array  # (M, 2)
+    place1: Array  # (N, 2) where those of image 0 are in image 1; NaN where too few anchors are near
+    place0: Array  # (M, 2)
+    map1: Array  # (N, 2, 2) from image 0 to image 1, per pixel
+    map0: Array  # (M, 2, 2) and back
+    taken0: NDArray[np.bool_]  # (N,) keypoints of accepted matches
+    taken1: NDArray[np.bool_]  # (M,)
+
+    def error(self, i: NDArray[np.int64], j: NDArray[np.int64]) -> Array:
+        """(E,) how far pairs (i, j) are from the prediction, the larger of both directions; NaN without one."""
+        error1 = np.linalg.norm(self.place1[i] - self.points1[j], axis=1)
+        error0 = np.linalg.norm(self.place0[j] - self.points0[i], axis=1)
+        return np.maximum(error0, error1)
+
+
+def _numpy(values: Tensor) -> Array:
+    return np.asarray(values.detach().cpu().double().numpy(), dtype=np.float64)
+
+
+def predict(
+    points: Array, anchors0: Array, anchors1: Array, maps: Array, own: NDArray[np.int64], config: CompletionConfig
+) -> tuple[Array, Array]:
+    """Where points (N, 2) of one image are in the other, NaN where too few anchors are near, and the maps (N, 2, 2).
+
+    All lengths in units of R. anchors (K, 2) and maps (K, 2, 2): accepted matches. own (N,): the anchor that a point
+    itself is, or −1; it has no say in its own prediction.
     """
     count = min(config.anchors + 1, len(anchors0))
-    distance, index = cKDTree(anchors0).query(
-        points, k=[*range(1, count + 1)], distance_upper_bound=config.reach * radius
-    )
+    distance, index = cKDTree(anchors0).query(points, k=[*range(1, count + 1)], distance_upper_bound=config.reach)
     near = np.isfinite(distance) & (index != own[:, None])  # (N, k)
     index = np.where(np.isfinite(distance), index, 0)
     moved = anchors1[index] + np.einsum("nkij,nkj->nki", maps[index], points[:, None] - anchors0[index])  # (N, k, 2)
     enough = near.sum(1) >= config.min_anchors  # (N,)
-    predicted = np.full(points.shape, np.nan)
-    predicted[enough] = np.nanmedian(np.where(near[enough, :, None], moved[enough], np.nan), axis=1)
-    first = np.take_along_axis(index, near.argmax(1)[:, None], axis=1)[:, 0]  # (N,) the nearest anchor
-    return predicted, maps[first]
+    place = np.full(points.shape, np.nan)
+    place[enough] = np.nanmedian(np.where(near[enough, :, None], moved[enough], np.nan), axis=1)
+    nearest = np.take_along_axis(index, near.argmax(1)[:, None], axis=1)[:, 0]  # (N,)
+    return place, maps[nearest]
+
+
+def make_guide(view0: View, view1: View, accepted: LocalMatches, config: CompletionConfig) -> Guide:
+    """What the accepted matches, at least one, say about all keypoints."""
+    radius0, radius1 = float(seed_radius(view0.size)), float(seed_radius(view1.size))
+    points0, points1 = _numpy(view0.points) / radius0, _numpy(view1.points) / radius1
+    pairs, maps = accepted.pairs.cpu().numpy(), _numpy(accepted.maps)
+    back = np.asarray(np.linalg.inv(maps), dtype=np.float64)
+    own0, own1 = np.full(len(points0), -1, dtype=np.int64), np.full(len(points1), -1, dtype=np.int64)
+    own0[pairs[:, 0]] = own1[pairs[:, 1]] = np.arange(len(pairs))
+    anchors0, anchors1 = points0[pairs[:, 0]], points1[pairs[:, 1]]
+    growth = radius0 / radius1  # maps are per pixel, points here in units of R
+    place1, map1 = predict(points0, anchors0, anchors1, maps * growth, own0, config)
+    place0, map0 = predict(points1, anchors1, anchors0, back / growth, own1, config)
+    return Guide(points0, points1, place1, place0, map1 / growth, map0 * growth, own0 >= 0, own1 >= 0)
+
+
+def drop_strays(view0: View, view1: View, accepted: LocalMatches, config: CompletionConfig) -> LocalMatches:
+    """The accepted matches without those that are not where their neighbours say; lonely ones stay."""
+    if len(accepted.pairs) == 0:
+        return accepted
+    i, j = accepted.pairs.cpu().numpy().T
+    stray = make_guide(view0, view1, accepted, config).error(i, j) > config.stray  # NaN compares False
+    keep = torch.from_numpy(~stray).to(accepted.pairs.device)
+    return LocalMatches(accepted.pairs[keep], accepted.confidence[keep], accepted.maps[keep])
 
 
 def _agrees(local: Array, turn: Array | None, growth: Array | None, config: CompletionConfig) -> NDArray[np.bool_]:
@@ -77,58 +119,50 @@ def _agrees(local: Array, turn: Array | None, growth: Array | None, config: Comp
     return keep
 
 
-def _candidates(predicted: Array, points: Array, tolerance: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All (i, j) with keypoint j within `tolerance` of the place predicted for i."""
-    rows = np.flatnonzero(np.isfinite(predicted).all(1))
-    found = cKDTree(points).query_ball_point(predicted[rows], tolerance)
-    source = np.repeat(rows, [len(f) for f in found])
-    return source, np.concatenate([*found, []]).astype(np.int64)
+def _candidates(
+    view0: View, view1: View, guide: Guide, config: CompletionConfig
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All (i, j) of unmatched keypoints that are at each other's predicted place, turned and scaled accordingly."""
+    rows = np.flatnonzero(np.isfinite(guide.place1).all(1) & ~guide.taken0)
+    found = cKDTree(guide.points1).query_ball_point(guide.place1[rows], config.tolerance)
+    i = np.repeat(rows, [len(f) for f in found])
+    j = np.concatenate([*found, []]).astype(np.int64)
+    keep = ~guide.taken1[j] & (guide.error(i, j) <= config.tolerance)
+    i, j = i[keep], j[keep]
+    turn = growth = None
+    if view0.oris is not None and view1.oris is not None:
+        turn = _numpy(view1.oris)[j] - _numpy(view0.oris)[i]
+    if view0.scales is not None and view1.scales is not None:
+        growth = np.log(_numpy(view1.scales)[j] / _numpy(view0.scales)[i])
+    keep = _agrees(guide.map1[i], turn, growth, config)
+    keep &= _agrees(guide.map0[j], None if turn is None else -turn, None if growth is None else -growth, config)
+    return i[keep], j[keep]
 
 
 @torch.no_grad()
 def complete(
     view0: View, view1: View, x0: Tensor, x1: Tensor, accepted: LocalMatches, config: CompletionConfig | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The accepted matches and those found by their guidance: pairs (K, 2) and scores (K,), best first.
+    """The accepted matches that agree with each other, and those found by their guidance, best first.
 
-    x0 (N, C), x1 (M, C): descriptors. Accepted matches keep their confidence of at least ½, found ones score below.
+    x0 (N, C), x1 (M, C): descriptors. Returns pairs (K, 2) and scores (K,): accepted matches keep their confidence of
+    at least ½, found ones score below.
     """
     config = config or CompletionConfig()
-    if len(accepted.pairs) <= config.min_anchors:
+    accepted = drop_strays(view0, view1, accepted, config)
+    if len(accepted.pairs) < config.min_anchors:
         return accepted.pairs, accepted.confidence
-    points0, points1 = _numpy(view0.points), _numpy(view1.points)
-    radius0, radius1 = float(seed_radius(view0.size)), float(seed_radius(view1.size))
-    pairs, maps = accepted.pairs.cpu().numpy(), _numpy(accepted.maps)
-    anchors0, anchors1 = points0[pairs[:, 0]], points1[pairs[:, 1]]
-    own0, own1 = (np.full(len(points), -1, dtype=np.int64) for points in (points0, points1))
-    own0[pairs[:, 0]] = own1[pairs[:, 1]] = np.arange(len(pairs))
-    in1, local1 = predict(points0, anchors0, anchors1, maps, own0, config, radius0)
-    in0, local0 = predict(points1, anchors1, anchors0, np.linalg.inv(maps).astype(np.float64), own1, config, radius1)
-
-    i, j = _candidates(in1, points1, config.tolerance * radius1)
-    error0 = np.linalg.norm(in0[j] - points0[i], axis=1) / (config.tolerance * radius0)  # (E,), NaN: no prediction
-    error1 = np.linalg.norm(in1[i] - points1[j], axis=1) / (config.tolerance * radius1)  # (E,)
-    free = (own0[i] < 0) & (own1[j] < 0) & (error0 <= 1)
-    i, j, error = i[free], j[free], np.maximum(error0, error1)[free]
-    turn = growth = None
-    if view0.oris is not None and view1.oris is not None:
-        turn = _numpy(view1.oris)[j] - _numpy(view0.oris)[i]
-    if view0.scales is not None and view1.scales is not None:
-        growth = np.log(_numpy(view1.scales)[j] / _numpy(view0.scales)[i])
-    agrees = _agrees(local1[i], turn, growth, config)
-    agrees &= _agrees(local0[j], None if turn is None else -turn, None if growth is None else -growth, config)
-    i, j, error = i[agrees], j[agrees], error[agrees]
-
+    guide = make_guide(view0, view1, accepted, config)
+    i, j = _candidates(view0, view1, guide, config)
     found = torch.from_numpy(np.stack([i, j], axis=1)).to(accepted.pairs)  # (E, 2)
     distance = (x0[found[:, 0]] - x1[found[:, 1]]).norm(dim=1)  # (E,)
     usual = (x0[accepted.pairs[:, 0]] - x1[accepted.pairs[:, 1]]).norm(dim=1).quantile(config.distance_quantile)
+    score = 0.5 * (1 - torch.from_numpy(guide.error(i, j) / config.tolerance).to(distance).square())  # (E,)
     close = distance <= config.distance_slack * usual
-    found, distance = found[close], distance[close]
-    score = 0.5 * (1 - torch.from_numpy(error).to(distance)[close].square())
-    mutual = _mutually_best(found, distance, len(points0), len(points1))
-    found, score = found[mutual], score[mutual]
-    order = torch.argsort(score, descending=True, stable=True)
-    return torch.cat([accepted.pairs, found[order]]), torch.cat([accepted.confidence, score[order]])
+    found, distance, score = found[close], distance[close], score[close]
+    mutual = _mutually_best(found, distance, len(x0), len(x1))
+    mutual = mutual[torch.argsort(score[mutual], descending=True, stable=True)]
+    return torch.cat([accepted.pairs, found[mutual]]), torch.cat([accepted.confidence, score[mutual]])
 
 
 def _mutually_best(pairs: Tensor, distance: Tensor, count0: int, count1: int) -> Tensor:
@@ -137,7 +171,3 @@ def _mutually_best(pairs: Tensor, distance: Tensor, count0: int, count1: int) ->
     best1 = distance.new_full((count1,), torch.inf).scatter_reduce(0, pairs[:, 1], distance, "amin")
     best = ((distance == best0[pairs[:, 0]]) & (distance == best1[pairs[:, 1]])).nonzero()[:, 0]
     return best[one_to_one(pairs[best], -distance[best])]
-
-
-def _numpy(values: Tensor) -> Array:
-    return np.asarray(values.detach().cpu().double().numpy(), dtype=np.float64)

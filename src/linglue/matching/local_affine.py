@@ -21,12 +21,12 @@ RESIDUALS = 1 << 21  # seeds × hypotheses × matches evaluated at a time
 
 @dataclass(frozen=True)
 class FilterConfig:
-    """Constants of the filter; the defaults are AdaLAM's."""
+    """Constants of the filter: AdaLAM's, but for a confidence of 400, which the consensus after it can afford."""
 
-    expansion: float = 2.0  # λ, reach of a neighborhood in units of R
+    expansion: float = 4.0  # λ, reach of a neighborhood in units of R
     hypotheses: int = 128  # two-point samples per seed
     min_inliers: int = 6  # beside the seed and the sample, which fit by construction
-    min_confidence: float = 200.0  # inlier rate over the rate that uniformly random matches would reach
+    min_confidence: float = 400.0  # inlier rate over the rate that uniformly random matches would reach
     max_turn: float = math.radians(30)  # of a match relative to its seed, where features have orientations
     max_scale_ratio: float = 1.5  # of a match relative to its seed, where features have scales
     max_stretch: float = 5.0  # of the local map, in any direction
@@ -109,12 +109,16 @@ def _fit_groups(
     count, limit = _count_inliers(residual, valid, config)  # (S, T)
     count, best = count.masked_fill(~usable, 0).max(1, keepdim=True)  # (S, 1)
     residual = residual.gather(1, best[..., None].expand(-1, -1, x.shape[1]))[:, 0]  # (S, n)
-    accepted = (residual <= limit.gather(1, best)) & valid & (count >= config.min_inliers)  # (S, n)
+    limit = limit.gather(1, best)  # (S, 1)
+    accepted = (residual <= limit) & valid & (count >= config.min_inliers)  # (S, n)
+    winner = maps.gather(1, best[..., None, None].expand(-1, -1, 2, 2))[:, 0]  # (S, 2, 2)
+    fit = _refit(x, y, accepted, winner, stretch_unit, config)
+    # How well a match fits is judged by the map of all inliers: the winner's own sample fits the winner exactly.
+    residual = (x @ fit.mT - y).square().sum(-1).minimum(limit)  # (S, n)
     rate = count / valid.sum(-1, keepdim=True)  # (S, 1)
     # Confidence over its threshold, squashed: ½ for a match that is just accepted, 1 for an exact fit.
     confidence = torch.where(accepted, rate / (rate + residual * config.min_confidence), 0.0)  # (S, n)
-    winner = maps.gather(1, best[..., None, None].expand(-1, -1, 2, 2))[:, 0]  # (S, 2, 2)
-    return confidence, _refit(x, y, accepted, winner, stretch_unit, config)
+    return confidence, fit
 
 
 def _refit(x: Tensor, y: Tensor, accepted: Tensor, winner: Tensor, stretch_unit: float, config: FilterConfig) -> Tensor:

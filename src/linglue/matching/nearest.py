@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK_ROWS, BLOCK_COLUMNS = 1024, 4096  # 16 MB of similarities at a time, whatever the number of keypoints
+BLOCK_ROWS, BLOCK_COLUMNS = 1024, 2048  # 8 MB of similarities at a time, whatever the number of keypoints
 GROUP = 32  # entries per group in the search for maxima
 EPSILON = 1e-6  # keeps the distance ratio finite where two descriptors are equal
 
@@ -23,38 +23,33 @@ class Nearest:
 
 
 class _RunningTop2:
-    """Best and second-best column of every row, over blocks of columns that arrive one after the other."""
+    """Best and second-best column of every row, over blocks that arrive one after the other."""
 
     def __init__(self, rows: int, like: Tensor) -> None:
         self.value = like.new_full((rows, 2), -torch.inf)  # (rows, 2)
         self.index = torch.full((rows, 2), -1, dtype=torch.int64, device=like.device)  # (rows, 2)
 
-    def update(self, start: int, value: Tensor, index: Tensor) -> None:
-        """Merge the top 2 (n, 2) of a block into rows start..start+n."""
-        rows = slice(start, start + len(value))
-        value = torch.cat([self.value[rows], value], dim=1)  # (n, 4)
-        index = torch.cat([self.index[rows], index], dim=1)  # (n, 4)
+    def update(self, block: Tensor, dim: int, row: int, column: int) -> None:
+        """Merge a block, (n, m) for dim = 1 and (m, n) for dim = 0, that begins at (row, column) of the whole.
+
+        Reductions that return indices are an order of magnitude slower on a CPU than plain maxima. So: maxima of
+        strided groups first. Only rows with a maximum above their second best so far go on, ever fewer of them; what
+        improves them must lie within the two groups of largest maximum, and only those are searched.
+        """
+        if block.shape[dim] % GROUP:
+            padding = -block.shape[dim] % GROUP
+            block = F.pad(block, (0, padding) if dim == 1 else (0, 0, 0, padding), value=-torch.inf)
+        maxima = block.unflatten(dim, (GROUP, -1)).amax(dim)  # group g: columns g, g + m/GROUP, g + 2·m/GROUP, …
+        block, largest, maxima = block.movedim(dim, 1), maxima.amax(dim), maxima.movedim(dim, 1)  # (n, m), (n,), …
+        improved = (largest > self.value[row : row + len(block), 1]).nonzero()[:, 0]  # (r,)
+        groups = maxima[improved].topk(min(2, maxima.shape[1]), dim=1).indices  # (r, 2)
+        members = torch.arange(0, block.shape[1], maxima.shape[1], device=block.device)  # (GROUP,)
+        candidates = (groups[:, :, None] + members).flatten(1)  # (r, 2·GROUP)
+        rows = row + improved
+        value = torch.cat([self.value[rows], block[improved[:, None], candidates]], dim=1)  # (r, 2 + 2·GROUP)
+        index = torch.cat([self.index[rows], column + candidates], dim=1)
         self.value[rows], order = value.topk(2, dim=1)
         self.index[rows] = index.gather(1, order)
-
-
-def _top2(block: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Two largest entries along `dim`, as (n, 2) values and indices.
-
-    Reductions that return indices are an order of magnitude slower on a CPU than plain maxima. So: maxima of strided
-    groups first; the top 2 must lie within the two groups of largest maximum, and only those are searched.
-    """
-    length = block.shape[dim]
-    if length % GROUP:
-        padding = (0, -length % GROUP) if dim == 1 else (0, 0, 0, -length % GROUP)
-        block = F.pad(block, padding, value=-torch.inf)
-    maxima = block.unflatten(dim, (GROUP, -1)).amax(dim)  # group g: entries g, g + stride, g + 2·stride, …
-    stride = maxima.shape[dim]
-    groups = maxima.topk(min(2, stride), dim).indices.movedim(dim, 1)  # (n, 2)
-    members = torch.arange(0, block.shape[dim], stride, device=block.device)  # (GROUP,)
-    candidates = (groups[:, :, None] + members).flatten(1)  # (n, 2·GROUP)
-    value, order = block.take_along_dim(candidates.movedim(1, dim), dim).movedim(dim, 1).topk(2, dim=1)  # (n, 2)
-    return value, candidates.gather(1, order)
 
 
 def _nearest(x: Tensor, y: Tensor, top: _RunningTop2) -> Nearest:
@@ -80,10 +75,8 @@ def nearest_both_ways(x0: Tensor, x1: Tensor) -> tuple[Nearest, Nearest]:
     for i in range(0, len(x0), BLOCK_ROWS):
         for j in range(0, len(x1), BLOCK_COLUMNS):
             block = rows[i : i + BLOCK_ROWS] @ columns[j : j + BLOCK_COLUMNS].T  # (rows, columns)
-            value, index = _top2(block, dim=1)
-            top0.update(i, value, index + j)
-            value, index = _top2(block, dim=0)
-            top1.update(j, value, index + i)
+            top0.update(block, 1, i, j)
+            top1.update(block, 0, j, i)
     return _nearest(x0, x1, top0), _nearest(x1, x0, top1)
 
 

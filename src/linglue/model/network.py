@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from linglue.errors import LinGlueError
 from linglue.matching.completion import complete
+from linglue.matching.consensus import agreeing
 from linglue.matching.distance import View, filtered_matches
 from linglue.matching.local_affine import FilterConfig
 from linglue.matching.nearest import nearest_both_ways
@@ -111,8 +112,8 @@ class LinGlue(nn.Module):
         with watch.stage("matching"):
             nearest0, nearest1 = nearest_both_ways(x0, x1)
         with watch.stage("filter"):
-            config = FilterConfig(expansion=self.config.expansion)
-            accepted = filtered_matches(view0, view1, nearest0, nearest1, config)
+            accepted = filtered_matches(view0, view1, nearest0, nearest1, FilterConfig())
+            accepted = agreeing(view0, view1, accepted)
         with watch.stage("completion"):
             return complete(view0, view1, x0, x1, accepted)
 

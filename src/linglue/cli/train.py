@@ -1,0 +1,26 @@
+"""Train a network on a folder of photographs, as a TOML file says; killed runs go on where they were."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from linglue.cli import common
+from linglue.training.config import read_config
+from linglue.training.trainer import train
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="the run, e.g. configs/sift.toml")
+    common.add_json(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    config = read_config(options.config)
+    report = common.Report(options.json)
+    weights = train(config)
+    report.line(f"weights: {weights}", weights=str(weights))
+    report.line(
+        f"log: {config.output / 'log.csv'}, plot: {config.output / 'log.png'}", log=str(config.output / "log.csv")
+    )
+    report.finish()

@@ -1,0 +1,134 @@
+"""Robust estimators of homographies and relative poses: exchangeable, with a fixed seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from linglue.errors import LinGlueError
+from linglue.evaluation.optional import need
+from linglue.types import FloatArray
+
+Array = NDArray[np.float64]
+
+CONFIDENCE = 0.9999
+MAX_ITERATIONS = 10_000
+
+
+@dataclass(frozen=True)
+class RobustSettings:
+    """What decides the result of an estimator, apart from the matches."""
+
+    threshold: float  # pixels at which a match counts as an inlier
+    seed: int = 0
+
+
+HomographyEstimator = Callable[[FloatArray, FloatArray, RobustSettings], "Array | None"]
+
+
+def _poselib_options(name: str, settings: RobustSettings, scale: float = 1.0) -> dict[str, Any]:
+    return {
+        name: settings.threshold * scale,
+        "seed": settings.seed,
+        "success_prob": CONFIDENCE,
+        "max_iterations": MAX_ITERATIONS,
+    }
+
+
+def _homography_poselib(points0: FloatArray, points1: FloatArray, settings: RobustSettings) -> Array | None:
+    poselib = need("poselib", "the estimator poselib")
+    if len(points0) < 4:  # PoseLib returns uninitialised memory
+        return None
+    options = _poselib_options("max_reproj_error", settings)
+    homography, info = poselib.estimate_homography(
+        points0.astype(np.float64), points1.astype(np.float64), options, {"loss_type": "CAUCHY"}
+    )
+    return np.asarray(homography) if info["num_inliers"] >= 4 else None
+
+
+def _homography_opencv(method: int) -> HomographyEstimator:
+    def estimate(points0: FloatArray, points1: FloatArray, settings: RobustSettings) -> Array | None:
+        if len(points0) < 4:
+            return None
+        cv2.setRNGSeed(settings.seed)
+        try:
+            homography, _ = cv2.findHomography(
+                points0, points1, method, settings.threshold, maxIters=MAX_ITERATIONS, confidence=CONFIDENCE
+            )
+        except cv2.error:  # degenerate input, such as all points equal
+            return None
+        return None if homography is None else np.asarray(homography, dtype=np.float64)
+
+    return estimate
+
+
+HOMOGRAPHY_ESTIMATORS: dict[str, HomographyEstimator] = {
+    "poselib": _homography_poselib,
+    "opencv-ransac": _homography_opencv(cv2.RANSAC),
+    "opencv-magsac": _homography_opencv(cv2.USAC_MAGSAC),
+}
+
+
+def check_estimators(names: list[str]) -> None:
+    """Refuse unknown or not installed estimators before any work is done."""
+    for name in names:
+        if name not in HOMOGRAPHY_ESTIMATORS:
+            raise LinGlueError(f"estimator is {name!r}, allowed are {', '.join(HOMOGRAPHY_ESTIMATORS)}")
+    if "poselib" in names:
+        need("poselib", "the estimator poselib")
+
+
+def version(estimator: str) -> str:
+    """The package and version behind an estimator, e.g. "PoseLib 2.0.5"."""
+    if estimator == "poselib":
+        return f"PoseLib {need('poselib', 'the estimator poselib').__version__}"
+    return f"OpenCV {cv2.__version__}"
+
+
+@dataclass(frozen=True)
+class Pose:
+    """x_in_1 = rotation @ x_in_0 + translation, the translation up to its length."""
+
+    rotation: Array  # (3, 3)
+    translation: Array  # (3,)
+
+
+def _without_skew(points: FloatArray, k: Array) -> Array:
+    """Pixels (K, 2) of camera `k` (3, 3) as a camera without skew sees them: PoseLib's pinhole has none."""
+    rays = np.column_stack([points, np.ones(len(points))]) @ np.linalg.inv(k).T  # (K, 3)
+    return np.asarray(rays[:, :2] * [k[0, 0], k[1, 1]] + k[:2, 2])
+
+
+def relative_pose(
+    points0: FloatArray,
+    points1: FloatArray,
+    k0: Array,
+    k1: Array,
+    sizes: tuple[tuple[int, int], tuple[int, int]],
+    settings: RobustSettings,
+    scale: float = 1.0,
+) -> Pose | None:
+    """Pose 1_from_0 by PoseLib (five points, LO-RANSAC, refined) from matches (K, 2) in pixels; None if it fails.
+
+    k0, k1: (3, 3); sizes: (width, height) of both images; `scale` multiplies the threshold, for points that are given
+    at another resolution than the threshold.
+    """
+    poselib = need("poselib", "relative pose")
+    if len(points0) < 5:
+        return None
+    cameras = [
+        {"model": "PINHOLE", "width": size[0], "height": size[1], "params": [k[0, 0], k[1, 1], k[0, 2], k[1, 2]]}
+        for size, k in zip(sizes, (k0, k1), strict=True)
+    ]
+    options = _poselib_options("max_epipolar_error", settings, scale)
+    pose, info = poselib.estimate_relative_pose(
+        _without_skew(points0, k0), _without_skew(points1, k1), *cameras, options, {}
+    )
+    if info["num_inliers"] < 5:
+        return None
+    return Pose(np.asarray(pose.R), np.asarray(pose.t))

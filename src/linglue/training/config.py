@@ -1,0 +1,120 @@
+"""What a training run is: a typed, frozen configuration read from a TOML file that knows every key it may hold."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from linglue.errors import LinGlueError
+
+LOSSES = ("hinge", "ranking", "contrastive", "transport")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where training pairs come from. Relative paths start at the configuration file."""
+
+    photos: Path = Path("photos")  # folder of photographs; a tenth is held out for validation
+    features: str = "sift"  # front-end
+    extractor_weights: Path | None = None
+    pairs: int = 10_000  # made once and kept in the run's folder
+    validation_pairs: int = 120
+    keypoints: int = 1024  # per image
+    homography: float = 0.45  # shares of the generators
+    parallax: float = 0.55
+    unrelated: float = 0.05  # share of pairs that show nothing in common
+    workers: int = 2
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """What is trained, and from where."""
+
+    preset: str = "geo"
+    start: Path | None = None  # weights to go on from; without, the identity start
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """How it is trained."""
+
+    steps: int = 5_000
+    batch: int = 8  # pairs per step, over all processes
+    accumulate: int = 1  # parts a batch is cut into to save memory
+    loss: str = "hinge"
+    margin: float = 0.3  # of the hinge, in squared distance of unit descriptors
+    coarse: float = 0.5  # weight of the same loss on f̂
+    rate: float = 5e-4
+    warmup: int = 100  # steps until the full rate
+    decay: float = 0.9997  # of the rate, per step
+    clip: float = 1.0  # norm of the gradient
+    average: float = 0.995  # of the weights that are validated and shipped, per step
+    shift: float = 0.0  # whole-image shift of coordinates fed to the geometry encoder, in longer sides
+    bfloat16: bool = False  # autocast
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The whole file."""
+
+    output: Path = Path("run")  # cache, checkpoints, log, plot and the finished weights
+    validate_every: int = 250  # steps
+    checkpoint_every: int = 50
+    data: DataConfig = field(default_factory=DataConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+
+    def __post_init__(self) -> None:
+        o = self.optimiser
+        if o.loss not in LOSSES:
+            raise LinGlueError(f"optimiser.loss is {o.loss!r}, allowed are {', '.join(LOSSES)}")
+        if o.batch < 1 or o.accumulate < 1 or o.batch % o.accumulate:
+            raise LinGlueError(f"optimiser.batch is {o.batch}, allowed is a multiple of accumulate ({o.accumulate})")
+        if o.steps < 1 or self.validate_every < 1 or self.checkpoint_every < 1:
+            raise LinGlueError("steps, validate_every and checkpoint_every must be at least 1")
+
+
+def read_config(path: str | Path) -> RunConfig:
+    """The configuration in a TOML file; what it leaves out has its default, what it has too much is refused."""
+    path = Path(path)
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LinGlueError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LinGlueError(f"{path}: not a TOML file ({error})") from error
+    return _build(RunConfig, values, path, "")
+
+
+def _build(kind: type, values: dict[str, Any], path: Path, prefix: str) -> Any:
+    hints = get_type_hints(kind)
+    known = {f.name: hints[f.name] for f in fields(kind)}
+    arguments: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known:
+            raise LinGlueError(f"{path}: unknown entry {prefix}{name}, allowed are {', '.join(known)}")
+        wanted = known[name]
+        if is_dataclass(wanted):
+            if not isinstance(value, dict):
+                raise LinGlueError(f"{path}: {prefix}{name} is {value!r}, allowed is a table [{prefix}{name}]")
+            arguments[name] = _build(wanted, value, path, f"{prefix}{name}.")  # type: ignore[arg-type]
+        elif wanted in (Path, Path | None):
+            arguments[name] = path.parent / _checked(value, str, path, prefix + name)
+        elif wanted is float:
+            arguments[name] = float(_checked(value, (int, float), path, prefix + name))
+        else:
+            arguments[name] = _checked(value, wanted, path, prefix + name)
+    try:
+        return kind(**arguments)
+    except LinGlueError as error:
+        raise LinGlueError(f"{path}: {error}") from error
+
+
+def _checked(value: Any, wanted: Any, path: Path, name: str) -> Any:
+    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+        words = {str: "text", int: "a whole number", bool: "true or false"}.get(wanted, "a number")
+        raise LinGlueError(f"{path}: {name} is {value!r}, allowed is {words}")
+    return value

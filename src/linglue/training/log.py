@@ -1,0 +1,46 @@
+"""The diary of a run: a CSV line per validation, and a plot of it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+from linglue.io.atomic import atomic_path
+
+
+def append_row(path: Path, row: Mapping[str, float]) -> None:
+    """Add a line; rows of a later step than this one, left by a run that was killed, are dropped."""
+    rows = [r for r in read_rows(path) if r["step"] < row["step"]] + [dict(row)]
+    with atomic_path(path) as partial, partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(row))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_rows(path: Path) -> list[dict[str, float]]:
+    if not path.is_file():
+        return []
+    with path.open(newline="") as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def plot(csv_path: Path, picture: Path) -> None:
+    """Loss and validation scores over steps."""
+    from matplotlib.figure import Figure
+
+    rows = read_rows(csv_path)
+    steps = [r["step"] for r in rows]
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.plot(steps, [r["loss"] for r in rows], color="black")
+    left.set(xlabel="step", ylabel="training loss")
+    for name in rows[0]:
+        if "/" in name:
+            right.plot(steps, [r[name] for r in rows], label=name)
+    right.set(xlabel="step", ylabel="validation")
+    right.legend(fontsize=8)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    with atomic_path(picture) as partial:
+        figure.savefig(partial, dpi=110)

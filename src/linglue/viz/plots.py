@@ -1,0 +1,116 @@
+"""Curves of evaluations as pictures. Needs matplotlib, which is imported only here and only when a plot is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linglue.errors import LinGlueError
+from linglue.io.atomic import atomic_path
+
+SUFFIXES = (".png", ".pdf", ".svg")
+OURS = "linglue"  # drawn on top, in the strongest colour
+# Okabe and Ito's colours, told apart by colour-blind readers too; dashes and markers also survive grey print.
+_STYLES = (
+    ("#0072B2", "--", "o"),
+    ("#E69F00", "--", "s"),
+    ("#009E73", "--", "^"),
+    ("#CC79A7", "-.", "D"),
+    ("#56B4E9", "-.", "v"),
+    ("#000000", ":", "x"),
+)
+_OURS = ("#D55E00", "-", "*")
+_DEGREES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
+
+
+def check_plotting() -> None:
+    """Refuse before any work is done when there is no matplotlib."""
+    _figure_class()
+
+
+def plot_mma(path: Path, summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    """Mean matching accuracy over the threshold, one panel per split; `summary` of evaluation.homography."""
+    figure, axes = _panels([f"{split} ({_pairs(methods)} pairs)" for split, methods in summary.items()])
+    for axis, methods in zip(axes, summary.values(), strict=True):
+        for number, (method, values) in enumerate(methods.items()):
+            thresholds = [int(t) for t in values["mma"]]
+            _curve(axis, method, number, thresholds, [100 * a for a in values["mma"].values()], marked=True)
+        axis.set_xlabel("threshold (px)")
+        axis.set_xticks(thresholds)
+        axis.set_xlim(thresholds[0], thresholds[-1])
+    axes[0].set_ylabel("mean matching accuracy (%)")
+    _save(figure, axes, path)
+
+
+def plot_pose(path: Path, errors: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+    """Share of pairs over the pose error in degrees (logarithmic), one panel per scene: {scene: {method: errors}}."""
+    counts = [len(next(iter(methods.values()))) for methods in errors.values()]
+    figure, axes = _panels([f"{scene} ({count} pairs)" for scene, count in zip(errors, counts, strict=True)])
+    lowest, highest = _DEGREES[0], _DEGREES[-1]
+    for axis, methods in zip(axes, errors.values(), strict=True):
+        for number, (method, values) in enumerate(methods.items()):
+            ordered = np.sort(np.asarray(values, dtype=np.float64))
+            x = np.unique(np.concatenate([[lowest], ordered[(ordered > lowest) & (ordered < highest)], [highest]]))
+            y = 100 * np.searchsorted(ordered, x, side="right") / len(ordered)
+            _curve(axis, method, number, x, y, marked=False)
+        axis.set_xlabel("pose error (degrees)")
+        axis.set_xscale("log")
+        axis.set_xlim(lowest, highest)
+        axis.set_xticks(_DEGREES, [f"{degree:g}" for degree in _DEGREES])
+        axis.minorticks_off()
+    axes[0].set_ylabel("pairs within the error (%)")
+    _save(figure, axes, path)
+
+
+def _pairs(methods: Mapping[str, Mapping[str, Any]]) -> int:
+    return int(next(iter(methods.values()))["pairs"])
+
+
+def _figure_class() -> Any:
+    """matplotlib's Figure, used without pyplot: no window, no global state."""
+    try:
+        return import_module("matplotlib.figure").Figure
+    except ImportError as error:
+        raise LinGlueError("--plot needs matplotlib, which is not installed: pip install matplotlib") from error
+
+
+def _panels(titles: Sequence[str]) -> tuple[Any, list[Any]]:
+    count = len(titles)
+    figure = _figure_class()(figsize=(max(6.0, 1.2 + 3.4 * count), 4.4), layout="constrained")
+    axes = list(np.atleast_1d(figure.subplots(1, count, sharey=True)))
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set_title(title)
+        axis.set_ylim(0, 100)
+        axis.grid(True, color="#dddddd", linewidth=0.8)
+        axis.set_axisbelow(True)
+    return figure, axes
+
+
+def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool) -> None:
+    ours = method == OURS
+    colour, dashes, marker = _OURS if ours else _STYLES[number % len(_STYLES)]
+    axis.plot(
+        x,
+        y,
+        label=method,
+        color=colour,
+        linestyle=dashes,
+        marker=marker if marked else None,
+        markersize=7 if ours else 4,
+        linewidth=2.2 if ours else 1.5,
+        drawstyle="default" if marked else "steps-post",
+        zorder=3 if ours else 2,
+        clip_on=not marked,  # markers on the frame stay whole
+    )
+
+
+def _save(figure: Any, axes: Sequence[Any], path: Path) -> None:
+    handles, labels = axes[0].get_legend_handles_labels()
+    columns = min(len(labels), 2 + len(axes))  # as many as fit the width
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=150)

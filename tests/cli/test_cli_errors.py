@@ -1,0 +1,145 @@
+"""Bad input: exit code 1, one line on standard error that names the file, no traceback, nothing written."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from linglue.io.hloc import write_hloc_features
+from linglue.io.npz import save_features
+
+
+@pytest.fixture
+def bad(tmp_path, matcher, pair) -> Path:
+    """A folder with one file of every trouble."""
+    (tmp_path / "text.jpg").write_text("this is no picture\n" * 100)
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    (tmp_path / "folder.jpg").mkdir()
+    cv2.imwrite(str(tmp_path / "tiny.png"), np.zeros((1, 1, 3), np.uint8))
+    cv2.imwrite(str(tmp_path / "grey.png"), np.full((200, 300, 3), 128, np.uint8))
+    good = matcher.extract(pair.image0[:100, :200], 50)
+    save_features(tmp_path / "good.npz", good)
+    save_features(tmp_path / "none.npz", good.select(np.arange(0)))
+    save_features(tmp_path / "kind.npz", replace(good, kind="superpoint"))
+    save_features(tmp_path / "size.npz", replace(good, descriptors=good.descriptors[:, :64]))
+    write_hloc_features(tmp_path / "good.h5", "a.jpg", good)
+    with np.load(tmp_path / "good.npz") as file:
+        arrays = dict(file)
+    np.savez(tmp_path / "nan.npz", **{**arrays, "descriptors": np.full_like(good.descriptors, np.nan)})
+    np.savez(tmp_path / "lacking.npz", keypoints=arrays["keypoints"])
+    (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04 no zip")
+    (tmp_path / "text.h5").write_text("no HDF5")
+    return tmp_path
+
+
+SOURCES = {
+    "missing.jpg": "no such image",
+    "text.jpg": "JPEG, PNG",
+    "empty.jpg": "JPEG, PNG",
+    "folder.jpg": "no such image",
+    "tiny.png": "1x1 pixels, allowed is at least 16x16",
+    "grey.png": "no sift keypoint, allowed is at least one",
+    "none.npz": "no sift keypoint, allowed is at least one",
+    "nan.npz": "NaN or infinite values, allowed are finite numbers",
+    "kind.npz": "'superpoint', this network takes 'sift'",
+    "size.npz": "64 entries, this network takes 128",
+    "lacking.npz": "descriptors is missing, needed are",
+    "damaged.npz": "damaged or not a .npz file",
+    "missing.npz": "no such file",
+    "text.h5::a.jpg": "not an HDF5 file",
+    "good.h5::missing.jpg": "no image 'missing.jpg'",
+    "good.h5": "good.h5::IMAGE",
+}
+
+
+def check_refused(outcome, folder: Path, before: set[Path], *wanted: str) -> None:
+    assert outcome.code == 1
+    assert outcome.err.endswith("\n") and outcome.err.count("\n") == 1, outcome.err
+    for text in wanted:
+        assert text in outcome.err
+    assert set(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("place", ["first", "second"])
+def test_unusable_source(run, bad, photos, source, place):
+    before = set(bad.rglob("*"))
+    two = (bad / source, photos[1]) if place == "first" else (photos[0], bad / source)
+    outcome = run("match", *two, "-o", bad / "out.npz", "--max-keypoints", 100)
+    check_refused(outcome, bad, before, str(bad / source).partition("::")[0], SOURCES[source])
+    if place == "first":
+        assert outcome.out == ""
+
+
+def test_empty_pair(run, bad):
+    before = set(bad.rglob("*"))
+    outcome = run("match", bad / "none.npz", bad / "none.npz", "-o", bad / "out.json")
+    check_refused(outcome, bad, before, "none.npz", "at least one")
+
+
+OPTIONS = {
+    "output folder missing": (("-o", "nowhere/m.npz"), ("nowhere/m.npz", "does not exist")),
+    "output without suffix": (("-o", "m"), ("/m:", ".npz, .json")),
+    "output with wrong suffix": (("-o", "m.txt"), ("m.txt", ".npz, .json")),
+    "output is a folder": (("-o", "folder.npz"), ("folder.npz", "is a folder")),
+    "picture folder missing": (("--draw", "nowhere/m.png"), ("nowhere/m.png", "does not exist")),
+    "picture with wrong suffix": (("--draw", "m.gif"), ("m.gif", ".png")),
+    "mask missing": (("--mask0", "mask.png"), ("mask.png", "no such image")),
+    "mask of another size": (("--mask1", "grey.png"), ("grey.png", "300x200", "560x420")),
+    "weights missing": (("--weights", "w.safetensors"), ("w.safetensors", "no such weights")),
+    "weights are text": (("--weights", "text.jpg"), ("text.jpg", "not a safetensors file")),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_unusable_file_option(run, bad, photos, case):
+    (option, name), wanted = OPTIONS[case]
+    (bad / "folder.npz").mkdir()
+    before = set(bad.rglob("*"))
+    outcome = run("match", *photos, option, bad / name, "--max-keypoints", 100)
+    check_refused(outcome, bad, before, *wanted)
+
+
+VALUES = {
+    "max keypoints": (("--max-keypoints", 0), "max_keypoints is 0, allowed is at least 1"),
+    "resize": (("--resize", 3), "resize is 3, allowed is"),
+    "tile": (("--tile", 10), "tile is 10, allowed is at least"),
+    "device": (("--device", "abacus"), "'abacus'"),
+    "weights for sift": (("--extractor-weights", "x.pth"), "x.pth"),
+    "no network yet": (("--features", "disk"), "linglue models"),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_unusable_value(run, photos, case):
+    options, wanted = VALUES[case]
+    check_refused(run("match", *photos, *options), photos[0].parent, set(photos), wanted)
+
+
+def test_a_drawing_needs_pictures(run, bad):
+    before = set(bad.rglob("*"))
+    outcome = run("match", bad / "good.npz", bad / "good.npz", "--draw", bad / "m.png")
+    check_refused(outcome, bad, before, "good.npz", "--draw")
+
+
+def test_masks_go_with_images(run, bad):
+    before = set(bad.rglob("*"))
+    outcome = run("match", bad / "good.npz", bad / "good.npz", "--mask0", bad / "grey.png")
+    check_refused(outcome, bad, before, "grey.png", "good.npz")
+
+
+def test_unknown_option_shows_the_usage(run, photos):
+    outcome = run("match", *photos, "--nonsense")
+    assert outcome.code == 2 and "--nonsense" in outcome.err
+
+
+def test_no_traceback_in_a_process_of_its_own(bad, photos):
+    command = [sys.executable, "-m", "linglue", "match", str(bad / "text.jpg"), str(photos[1])]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == ""
+    assert re.fullmatch(r"linglue match: \S+text\.jpg: [^\n]+\n", done.stderr)

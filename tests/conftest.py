@@ -1,0 +1,50 @@
+"""What many tests start from: a matcher, and a photograph with a warped copy of itself whose truth is known."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from skimage import data
+
+import linglue
+
+
+@dataclass(frozen=True)
+class WarpedPair:
+    """image1 shows image0 through the homography image1_from_image0."""
+
+    image0: np.ndarray  # (H, W, 3) uint8
+    image1: np.ndarray
+    image1_from_image0: np.ndarray  # (3, 3)
+
+    def errors(self, points0: np.ndarray, points1: np.ndarray) -> np.ndarray:
+        """(K,) pixels in image 1 between the matched and the true place."""
+        true = cv2.perspectiveTransform(points0[:, None].astype(np.float64), self.image1_from_image0)[:, 0]
+        return np.linalg.norm(true - points1, axis=1)
+
+
+@pytest.fixture(scope="session")
+def matcher() -> linglue.Matcher:
+    return linglue.Matcher.from_pretrained("sift", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def pair() -> WarpedPair:
+    """600x400 against 560x420, turned by 12 degrees, shrunk to 90 % and tilted."""
+    image = np.ascontiguousarray(data.coffee())
+    turned = np.vstack([cv2.getRotationMatrix2D((300, 200), 12, 0.9), [0, 0, 1]])
+    tilt = np.array([[1, 0.05, -10], [0, 1, 8], [1e-4, 5e-5, 1]])
+    image1_from_image0 = tilt @ turned
+    return WarpedPair(image, cv2.warpPerspective(image, image1_from_image0, (560, 420)), image1_from_image0)
+
+
+@pytest.fixture(scope="session")
+def photos(pair, tmp_path_factory) -> tuple[Path, Path]:
+    """The pair as two files; nothing else is in their folder, and tests leave it so."""
+    folder = tmp_path_factory.mktemp("photos")
+    paths = folder / "a.png", folder / "b.png"
+    for path, image in zip(paths, (pair.image0, pair.image1), strict=True):
+        cv2.imwrite(str(path), cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
+    return paths

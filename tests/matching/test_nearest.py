@@ -1,0 +1,109 @@
+"""Blocked nearest neighbours against all distances."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from linglue.matching import nearest as module
+from linglue.matching.distance import mutual_matches
+from linglue.matching.nearest import mutual, nearest_both_ways
+
+from .scene import brute_force
+
+SHAPES = [*itertools.product((1, 2, 3, 31, 32, 33), (1, 2, 65)), (100, 257), (257, 100), (130, 130)]
+
+
+def assert_exact(x0, x1):
+    for found, wanted in zip(nearest_both_ways(x0, x1), (brute_force(x0, x1), brute_force(x1, x0)), strict=True):
+        torch.testing.assert_close(found.distance, wanted.distance, atol=1e-5, rtol=1e-4)
+        assert torch.equal(found.index, wanted.index)
+        torch.testing.assert_close(found.ratio, wanted.ratio, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("blocks", [(1024, 2048, 32), (64, 48, 32), (7, 5, 2), (40, 33, 8)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_equals_all_distances(shape, blocks, monkeypatch):
+    for name, value in zip(("BLOCK_ROWS", "BLOCK_COLUMNS", "GROUP"), blocks, strict=True):
+        monkeypatch.setattr(module, name, value)
+    random = torch.Generator().manual_seed(sum(shape))
+    assert_exact(torch.randn(shape[0], 8, generator=random), torch.randn(shape[1], 8, generator=random))
+
+
+def test_one_entry_per_block(monkeypatch):
+    for name in ("BLOCK_ROWS", "BLOCK_COLUMNS", "GROUP"):
+        monkeypatch.setattr(module, name, 1)
+    random = torch.Generator().manual_seed(0)
+    assert_exact(torch.randn(9, 8, generator=random), torch.randn(12, 8, generator=random))
+
+
+def test_more_than_one_block_of_the_real_size():
+    random = torch.Generator().manual_seed(0)
+    assert_exact(torch.randn(1500, 16, generator=random), torch.randn(4300, 16, generator=random))
+
+
+def test_length_matters_not_only_direction():
+    """Nearest by Euclidean distance, not by inner product."""
+    x0 = torch.tensor([[1.0, 0.0]])
+    x1 = torch.tensor([[100.0, 0.0], [0.8, 0.1]])
+    assert nearest_both_ways(x0, x1)[0].index.tolist() == [1]
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)])
+def test_empty_sets(shape):
+    x0, x1 = torch.randn(shape[0], 4), torch.randn(shape[1], 4)
+    nearest0, nearest1 = nearest_both_ways(x0, x1)
+    assert nearest0.index.tolist() == [-1] * shape[0]
+    assert nearest1.index.tolist() == [-1] * shape[1]
+    assert (nearest0.ratio == 1).all()
+    assert not mutual(nearest0, nearest1).any()
+    pairs, scores = mutual_matches(nearest0, nearest1)
+    assert pairs.shape == (0, 2)
+    assert scores.shape == (0,)
+
+
+def test_a_single_neighbour_is_not_distinctive():
+    nearest0, nearest1 = nearest_both_ways(torch.randn(3, 4), torch.randn(1, 4))
+    assert (nearest0.ratio == 1).all()
+    assert (nearest1.ratio >= 1).all()
+
+
+@pytest.mark.parametrize("blocks", [(1024, 2048), (8, 8), (3, 5)])
+def test_duplicates_are_finite_and_not_distinctive(blocks, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_ROWS", blocks[0])
+    monkeypatch.setattr(module, "BLOCK_COLUMNS", blocks[1])
+    x = torch.nn.functional.normalize(torch.randn(20, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    nearest0, nearest1 = nearest_both_ways(x, torch.cat([x, x]))
+    assert torch.equal(nearest0.index % 20, torch.arange(20))
+    assert torch.equal(nearest1.index, torch.arange(40) % 20)
+    assert (nearest0.distance < 1e-6).all()
+    assert torch.equal(nearest0.ratio, torch.ones(20)), "both copies are equally near"
+    assert torch.isfinite(nearest1.ratio).all()
+    assert (nearest1.ratio > 1000).all(), "an exact match is very distinctive"
+
+
+def test_all_descriptors_equal():
+    nearest0, nearest1 = nearest_both_ways(torch.ones(70, 8), torch.ones(50, 8))
+    assert ((nearest0.index >= 0) & (nearest0.index < 50)).all()
+    assert ((nearest1.index >= 0) & (nearest1.index < 70)).all()
+    assert (nearest0.ratio == 1).all()
+
+
+def test_mutual_equals_its_definition():
+    random = torch.Generator().manual_seed(1)
+    nearest0, nearest1 = nearest_both_ways(torch.randn(60, 4, generator=random), torch.randn(40, 4, generator=random))
+    expected = [nearest1.index[nearest0.index[i]].item() == i for i in range(60)]
+    assert mutual(nearest0, nearest1).tolist() == expected
+    pairs, scores = mutual_matches(nearest0, nearest1)
+    assert sorted(pairs[:, 0].tolist()) == [i for i in range(60) if expected[i]]
+    assert torch.equal(scores, scores.sort(descending=True).values)
+    assert ((scores >= 0) & (scores <= 1)).all()
+
+
+def test_half_precision_input():
+    random = torch.Generator().manual_seed(2)
+    x0, x1 = torch.randn(50, 16, generator=random).half(), torch.randn(60, 16, generator=random).half()
+    assert_exact(x0.float(), x1.float())
+    assert torch.equal(nearest_both_ways(x0, x1)[0].index, brute_force(x0.float(), x1.float()).index)

@@ -1,0 +1,206 @@
+"""The public interface, as other programs call it (docs/architecture.md)."""
+
+import hashlib
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+import linglue
+from linglue.model.weights import PACKAGED
+
+COUNTS = {
+    "pair": 840_960,
+    "pair-wo-sep": 840_960,
+    "pair-wo-sep-inp": 840_960,
+    "linear": 924_288,
+    "pair-large": 12_505_344,
+    "linear-sinkhorn": 10_530_817,
+}
+
+
+def parameters(preset: str) -> int:
+    network = linglue.LinGlue(linglue.LinGlueConfig.preset(preset, input_dim=256))
+    return sum(p.numel() for p in network.parameters())
+
+
+@pytest.mark.parametrize("preset", COUNTS)
+def test_parameter_counts_are_the_papers(preset):
+    assert parameters(preset) == COUNTS[preset]
+
+
+def test_geo_stays_small():
+    assert COUNTS["pair"] < parameters("geo") < 900_000
+
+
+def test_unknown_preset_names_the_allowed_ones():
+    with pytest.raises(linglue.LinGlueError, match="pair-wo-sep-inp"):
+        linglue.LinGlueConfig.preset("medium")
+
+
+def test_everything_public_is_there():
+    assert {"Features", "LinGlue", "LinGlueConfig", "Matcher", "Matches", "presets"} <= set(linglue.__all__)
+    assert all(hasattr(linglue, name) for name in linglue.__all__)
+
+
+def test_importing_loads_nothing_that_is_not_needed():
+    heavy = ["kornia", "transformers", "matplotlib", "skimage", "h5py"]
+    program = f"import sys, linglue; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_presets_say_what_can_be_loaded():
+    found = {str(model["name"]): model for model in linglue.presets()}
+    assert found["sift"]["dim"] == 128 and found["sift"]["network_licence"] == "Apache-2.0"
+    for model in found.values():
+        assert {"name", "dim", "network", "network_dim", "training", "network_licence", "features_licence"} <= set(
+            model
+        )
+
+
+def test_every_packaged_network_has_a_card_with_its_checksum():
+    files = sorted(PACKAGED.glob("*.safetensors"))
+    assert files
+    for path in files:
+        assert hashlib.sha256(path.read_bytes()).hexdigest() in path.with_suffix(".md").read_text(encoding="utf-8")
+
+
+def test_unknown_front_end_names_the_allowed_ones():
+    with pytest.raises(linglue.LinGlueError, match=r"'orb'.*sift"):
+        linglue.Matcher.from_pretrained("orb")
+
+
+def test_front_end_without_its_weights_says_which_file():
+    with pytest.raises(linglue.LinGlueError, match=r"superpoint_v1\.pth"):
+        linglue.Matcher.from_pretrained("superpoint")
+
+
+def test_extract_takes_path_numpy_and_torch(matcher, photos, pair):
+    from_path = matcher.extract(photos[0], max_keypoints=300, resize=512)
+    from_text = matcher.extract(str(photos[0]), max_keypoints=300, resize=512)
+    from_array = matcher.extract(pair.image0, max_keypoints=300, resize=512)
+    tensor = torch.from_numpy(pair.image0).permute(2, 0, 1) / 255
+    from_tensor = matcher.extract(tensor, max_keypoints=300, resize=512)
+    for features in (from_text, from_array, from_tensor):
+        np.testing.assert_array_equal(features.descriptors, from_path.descriptors)
+    assert isinstance(from_path, linglue.Features) and len(from_path) == 300
+    assert from_path.kind == "sift" and from_path.image_size == (600, 400)
+    assert from_path.keypoints.shape == (300, 2) and from_path.descriptors.shape == (300, 128)
+    assert from_path.scores.shape == from_path.scales.shape == from_path.oris.shape == (300,)
+
+
+def test_match_takes_paths_images_and_features(matcher, photos, pair):
+    features = [matcher.extract(path, 400) for path in photos]
+    expected = matcher.match(*features)
+    for two in (photos, [str(p) for p in photos], (pair.image0, pair.image1), (features[0], photos[1])):
+        result = matcher.match(*two, max_keypoints=400)
+        np.testing.assert_array_equal(result.indices, expected.indices)
+        np.testing.assert_array_equal(result.scores, expected.scores)
+
+
+def test_result_fields(matcher, pair):
+    result = matcher.match(pair.image0, pair.image1, 800)
+    count = len(result)
+    assert isinstance(result, linglue.Matches) and count > 200
+    assert result.points0.shape == result.points1.shape == result.indices.shape == (count, 2)
+    assert result.scores.shape == (count,)
+    assert result.scores.min() >= 0 and result.scores.max() <= 1
+    assert (np.diff(result.scores) <= 0).all()
+    for side in (0, 1):
+        assert len(set(result.indices[:, side])) == count  # one-to-one
+    assert 0.9 < result.pair_score <= 1
+    assert {"extract", "network", "matching"} <= result.timing.keys()
+    assert all(seconds >= 0 for seconds in result.timing.values())
+    assert (pair.errors(result.points0, result.points1) < 3).mean() > 0.95
+
+
+def test_draw(matcher, photos, pair, tmp_path):
+    matcher.match(*photos, max_keypoints=300).draw(tmp_path / "paths.png")
+    matcher.match(pair.image0, pair.image1, max_keypoints=300).draw(tmp_path / "arrays.png")
+    drawn = [cv2.imread(str(tmp_path / name)) for name in ("paths.png", "arrays.png")]
+    np.testing.assert_array_equal(*drawn)
+    features = matcher.extract(pair.image0, 300)
+    with pytest.raises(linglue.LinGlueError, match="Features"):
+        matcher.match(features, features).draw(tmp_path / "features.png")
+    assert not (tmp_path / "features.png").exists()
+
+
+@pytest.fixture(scope="module")
+def ragged(matcher, pair) -> list[tuple[linglue.Features, linglue.Features]]:
+    f0, f1 = matcher.extract(pair.image0, 500), matcher.extract(pair.image1, 400)
+    small = matcher.extract(pair.image0[:200, :250], 150)
+    none = f0.select(np.arange(0))
+    return [(f0, f1), (small, f1), (f1, small), (none, f0), (f0.select(np.arange(1)), f1)]
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_a_batch_gives_what_its_pairs_give(matcher, ragged, batch_size):
+    results = matcher.match_batch(ragged, batch_size)
+    assert len(results) == len(ragged)
+    for two, result in zip(ragged, results, strict=True):
+        alone = matcher.match(*two)
+        np.testing.assert_array_equal(result.indices, alone.indices)
+        np.testing.assert_allclose(result.scores, alone.scores, atol=0 if batch_size is None else 1e-4)
+    assert len(results[0]) > 100 and len(results[3]) == len(results[4]) == 0
+    assert results[3].pair_score == 0
+
+
+def test_an_empty_batch_gives_an_empty_list(matcher):
+    assert matcher.match_batch([]) == []
+
+
+def test_features_from_numpy_and_torch_are_the_same():
+    keypoints, descriptors = np.random.default_rng(0).random((5, 2)), np.eye(5, 8)
+    one = linglue.Features(keypoints=keypoints, descriptors=descriptors, image_size=(40, 30), kind="mine")
+    two = linglue.Features(
+        keypoints=torch.from_numpy(keypoints), descriptors=torch.from_numpy(descriptors), image_size=(40, 30)
+    )
+    np.testing.assert_array_equal(one.keypoints, two.keypoints)
+    assert one.scores.tolist() == [1] * 5 and one.scales is None and one.oris is None
+    assert (one.kind, two.kind) == ("mine", "unknown")
+
+
+def test_without_a_front_end_only_features_match(matcher, pair):
+    bare = linglue.Matcher(None, matcher.network, "sift")
+    features = [matcher.extract(image, 300) for image in (pair.image0, pair.image1)]
+    np.testing.assert_array_equal(bare.match(*features).indices, matcher.match(*features).indices)
+    with pytest.raises(linglue.LinGlueError, match="front-end"):
+        bare.match(pair.image0, pair.image1)
+
+
+@pytest.mark.parametrize("preset", ["pair", "linear", "linear-sinkhorn", "geo"])
+def test_network_speaks_lightglues_dictionaries(preset):
+    """Keys, shapes and types; scales and oris are optional, padding is marked by mask."""
+    config = linglue.LinGlueConfig.preset(preset, input_dim=32)
+    network = linglue.LinGlue(config).eval()
+    generator = torch.Generator().manual_seed(0)
+    data = {}
+    for name, count in (("image0", 30), ("image1", 40)):
+        data[name] = {
+            "keypoints": 100 * torch.rand(2, count, 2, generator=generator),
+            "descriptors": torch.nn.functional.normalize(torch.randn(2, count, 32, generator=generator), dim=-1),
+            "image_size": torch.tensor([[100.0, 100.0], [100.0, 100.0]]),
+            "mask": torch.arange(count).expand(2, -1) < torch.tensor([[count], [count - 10]]),
+        }
+    with torch.inference_mode():
+        out = network(data)
+    assert out["descriptors0"].shape == out["coarse0"].shape == (2, 30, config.dim)
+    assert out["descriptors1"].shape == out["coarse1"].shape == (2, 40, config.dim)
+    for side, count in ((0, 30), (1, 40)):
+        assert out[f"matches{side}"].shape == out[f"matching_scores{side}"].shape == (2, count)
+        assert out[f"matches{side}"].dtype == torch.int64
+        assert (out[f"matches{side}"][1, count - 10 :] == -1).all()
+    assert len(out["matches"]) == len(out["scores"]) == 2
+    for pairs, scores in zip(out["matches"], out["scores"], strict=True):
+        assert pairs.shape == (len(scores), 2) and pairs.dtype == torch.int64
+
+
+def test_wrong_descriptor_size_names_the_right_one():
+    network = linglue.LinGlue(linglue.LinGlueConfig.preset("pair", input_dim=256))
+    entry = {"keypoints": torch.zeros(1, 3, 2), "descriptors": torch.zeros(1, 3, 128), "image_size": torch.ones(1, 2)}
+    with pytest.raises(linglue.LinGlueError, match=r"image0.*\(1, 3, 128\).*256"):
+        network({"image0": entry, "image1": entry})
