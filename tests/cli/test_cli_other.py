@@ -1,6 +1,8 @@
 """`linglue models`, `linglue demo`, and what all commands share."""
 
 import json
+import re
+from pathlib import Path
 
 import cv2
 import pytest
@@ -21,7 +23,10 @@ def test_models_says_how_the_shipped_weights_were_made(run):
     assert sift["training"] in run("models").out
 
 
-def test_demo_draws_and_beats_plain_nearest_neighbours(run, tmp_path):
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_demo_draws_beats_plain_nearest_neighbours_and_agrees_with_the_readme(run, tmp_path):
     outcome = run("demo", "-o", tmp_path / "new" / "out", "--json")
     facts = json.loads(outcome.out)
     assert outcome.code == 0
@@ -31,6 +36,13 @@ def test_demo_draws_and_beats_plain_nearest_neighbours(run, tmp_path):
     assert facts["seconds"]["extract"] > 0
     assert cv2.imread(facts["picture"]).shape[1] > 1000
     assert facts["picture"] == str(tmp_path / "new" / "out" / "demo.png")
+    for row, measured in (("LinGlue, identity start", ours), ("mutual nearest neighbours", plain)):
+        stated = re.search(rf"\| {row}[^|]*\| (\d+) \| (\d+) \| ([\d.]+) %", README.read_text(encoding="utf-8"))
+        assert stated, row
+        correct, judged, precision = (float(number) for number in stated.groups())
+        assert measured["correct"] == pytest.approx(correct, rel=0.01)  # another processor rounds differently
+        assert measured["with_truth"] == pytest.approx(judged, rel=0.01)
+        assert 100 * measured["precision"] == pytest.approx(precision, abs=0.5)
 
 
 def test_demo_refuses_a_file_as_its_folder(run, tmp_path):

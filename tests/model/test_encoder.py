@@ -28,7 +28,10 @@ def test_layer_equals_formula(input_dim):
     x, y = torch.randn(2, 5, input_dim or 16), torch.randn(2, 7, input_dim or 16)
     qx, ky, vy = x, y, y
     if input_dim:
-        qx, ky, vy = (affine(p, v) for p, v in zip((layer.project_query, layer.project_key, layer.project_value), (x, y, y), strict=True))
+        qx, ky, vy = (
+            affine(p, v)
+            for p, v in zip((layer.project_query, layer.project_key, layer.project_value), (x, y, y), strict=True)
+        )
     q, k, v = affine(layer.query, qx), affine(layer.key, ky), affine(layer.value, vy)
     heads = []
     for h in range(4):

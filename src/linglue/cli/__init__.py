@@ -40,9 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="linglue", description="Matches keypoints between photographs, in time linear in their number."
-    )
+    parser = argparse.ArgumentParser(prog="linglue", description="Matches keypoints between photographs.")
     parser.add_argument("--version", action="version", version=f"linglue {version('linglue')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():

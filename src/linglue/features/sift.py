@@ -11,6 +11,11 @@ from linglue.io.images import Image, Mask, to_grey
 from linglue.types import Features, ImageSize
 
 
+# OpenCV doubles the image so that pixel x comes to 2x + ½ and takes half of that back: all keypoints lie this many pixels
+# too far right and down. Its enable_precise_upscale avoids the shift but blurs: about 4 % fewer matches.
+DOUBLING_SHIFT = 0.25
+
+
 class Sift(Extractor):
     """Difference-of-Gaussian keypoints with scale and orientation, 128-D RootSIFT descriptors of unit length."""
 
@@ -24,19 +29,18 @@ class Sift(Extractor):
 
     def detect(self, image: Image, max_keypoints: int, mask: Mask | None) -> Features:
         grey = to_grey(image)
-        # A mask is applied by OpenCV after its choice of the strongest, so with a mask that choice must be ours.
+        # OpenCV applies a mask after its choice of the strongest, so with a mask that choice is ours.
         sift = cv2.SIFT.create(
             nfeatures=max_keypoints if mask is None else 0,
             contrastThreshold=self.contrast_threshold,
-            enable_precise_upscale=True,  # without it all keypoints lie a quarter of a pixel too far right and down
         )
         if mask is None:
             found, raw = sift.detectAndCompute(grey, None)
         else:
-            found = sift.detect(grey, mask.astype(np.uint8))
+            found = [k for k in sift.detect(grey, None) if mask[_pixel(k)]]
             found, raw = sift.compute(grey, sorted(found, key=lambda k: -k.response)[:max_keypoints])
         return Features(
-            keypoints=np.array([k.pt for k in found]).reshape(-1, 2),
+            keypoints=np.array([k.pt for k in found]).reshape(-1, 2) - DOUBLING_SHIFT,
             descriptors=np.zeros((0, self.dim), np.float32) if raw is None else root_sift(raw),
             image_size=ImageSize(image.shape[1], image.shape[0]),
             scores=np.array([k.response for k in found]),
@@ -44,6 +48,12 @@ class Sift(Extractor):
             oris=np.deg2rad(np.array([k.angle for k in found])),
             kind=self.kind,
         ).strongest(max_keypoints)  # OpenCV returns more when scores tie
+
+
+def _pixel(keypoint: cv2.KeyPoint) -> tuple[int, int]:
+    """(row, column) of the pixel a keypoint is on."""
+    x, y = keypoint.pt
+    return max(0, round(y - DOUBLING_SHIFT)), max(0, round(x - DOUBLING_SHIFT))
 
 
 def root_sift(raw: np.ndarray) -> np.ndarray:

@@ -62,13 +62,11 @@ def read_info(path: str | Path) -> WeightsInfo:
     missing = {"config", "kind", "preset", "licence", "training"} - set(metadata)
     if missing:
         raise LinGlueError(f"{path}: not LinGlue weights, its header lacks {', '.join(sorted(missing))}")
-    return WeightsInfo(
-        metadata["kind"],
-        metadata["preset"],
-        metadata["licence"],
-        metadata["training"],
-        LinGlueConfig.from_json(metadata["config"]),
-    )
+    try:
+        config = LinGlueConfig.from_json(metadata["config"])
+    except (ValueError, TypeError) as error:  # no JSON, values of the wrong type, sizes that do not go together
+        raise LinGlueError(f"{path}: the network configuration in its header cannot be used ({error})") from error
+    return WeightsInfo(metadata["kind"], metadata["preset"], metadata["licence"], metadata["training"], config)
 
 
 def load_network(path: str | Path, device: torch.device | str = "cpu") -> tuple[LinGlue, WeightsInfo]:
