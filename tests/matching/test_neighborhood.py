@@ -67,7 +67,7 @@ def edges(selection):
 @pytest.mark.parametrize("expansion", [2.0, 3.0])
 def test_neighborhoods_equal_definition(expansion, separation, block_entries, monkeypatch):
     monkeypatch.setattr(module, "BLOCK_ENTRIES", block_entries)
-    scene = make_scene(70, 30)
+    scene = make_scene(50, 20)
     size0, size1 = torch.tensor([640.0, 480.0]), torch.tensor([700.0, 500.0])
     points0, points1 = scene.view0.points, scene.view1.points
     nearest0, nearest1 = nearest_both_ways(scene.x0, scene.x1)

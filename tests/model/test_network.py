@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -40,6 +42,7 @@ def scene_of(inliers: int, outliers: int, seed: int = 0) -> Scene:
     return make_scene(inliers, outliers, affine, dim=DIM, seed=seed)
 
 
+@functools.cache
 def random_network(preset: str, input_dim: int = DIM) -> LinGlue:
     """Every parameter counts, but layers change little, so that true matches stay matches."""
     torch.manual_seed(0)
@@ -222,7 +225,7 @@ def test_identity_needs_a_fitting_projection():
 
 
 def test_gradients_reach_every_parameter():
-    network = random_network("geo").train()
+    network = random_network("geo")
     pair = pair_of(scene_of(150, 20))
     encoded = network.encode(pair[0].tensors(), pair[1].tensors())
     weight = torch.randn(encoded.descriptors0.shape, generator=torch.Generator().manual_seed(0))
@@ -230,6 +233,7 @@ def test_gradients_reach_every_parameter():
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None, name
         assert torch.isfinite(parameter.grad).all(), name
+        parameter.grad = None
 
 
 def test_missing_scales_and_orientations_are_fine():

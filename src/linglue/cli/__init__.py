@@ -6,27 +6,38 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
-from linglue.cli import demo, extract, match, models
 from linglue.errors import LinGlueError
 
-COMMANDS = {"match": match, "extract": extract, "models": models, "demo": demo}
+# Only the module of the command that runs is imported: matching must not load training or evaluation.
+COMMANDS = {
+    "match": "match two photographs (or two feature files) and write or draw the result",
+    "extract": "extract features of photographs into .npz files; what is there already is kept",
+    "models": "list what can be loaded: front-ends, networks, licences",
+    "demo": "match a real stereo pair with known truth, draw it and count what is right",
+    "train": "train a network on a folder of photographs; killed runs go on where they were",
+    "eval": "measure matchers on data with known truth, all on the same keypoints",
+}
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """Shows the default of every option that has one; "(default: None)" tells nobody anything."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, False) else super()._get_help_string(action)
+        return action.help if action.default is None or action.default is False else super()._get_help_string(action)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 only if its work was done. What users did wrong is one line on standard error."""
-    options = _parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    chosen = next((a for a in arguments if a in COMMANDS), None)
+    options = _parser(chosen).parse_args(arguments)
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.WARNING)
     try:
-        COMMANDS[options.command].run(options)
+        _module(options.command).run(options)
     except LinGlueError as error:
         print(f"linglue {options.command}: {error}", file=sys.stderr)
         return 1
@@ -39,12 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _module(name: str) -> Any:
+    return import_module(f"linglue.cli.{name}")
+
+
+def _parser(chosen: str | None) -> argparse.ArgumentParser:
+    """All commands by name, the options of the chosen one only."""
     parser = argparse.ArgumentParser(prog="linglue", description="Matches keypoints between photographs.")
     parser.add_argument("--version", action="version", version=f"linglue {version('linglue')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in COMMANDS.items():
-        summary = (module.__doc__ or "").strip().splitlines()[0]
+    for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary, formatter_class=_HelpFormatter)
-        module.add_arguments(command)
+        if name == chosen:
+            _module(name).add_arguments(command)
     return parser

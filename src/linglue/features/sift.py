@@ -40,7 +40,7 @@ class Sift(Extractor):
             found = [k for k in sift.detect(grey, None) if mask[_pixel(k)]]
             found, raw = sift.compute(grey, sorted(found, key=lambda k: -k.response)[:max_keypoints])
         return Features(
-            keypoints=np.array([k.pt for k in found]).reshape(-1, 2) - DOUBLING_SHIFT,
+            keypoints=np.array([k.pt for k in found], dtype=np.float32).reshape(-1, 2) - np.float32(DOUBLING_SHIFT),
             descriptors=np.zeros((0, self.dim), np.float32) if raw is None else root_sift(raw),
             image_size=ImageSize(image.shape[1], image.shape[0]),
             scores=np.array([k.response for k in found]),

@@ -86,7 +86,7 @@ def build_cache(
     config = config or CacheConfig()
     if not generators or min(weight for _, weight in generators.values()) <= 0:
         raise LinGlueError("generators need at least one name with a positive weight")
-    if config.unrelated > 0 and len(photos) < 2:
+    if config.unrelated > 0 and len(photos) == 1:  # none is fine for generators with their own material
         raise LinGlueError("unrelated pairs need at least 2 photographs")
     work = _Work(Path(folder), config, generators, photos, extractor)
     _claim(work)
@@ -186,7 +186,7 @@ class _Watched(Sequence[Image]):
 
     def __init__(self, photos: Sequence[Image]) -> None:
         self._photos = photos
-        self.used: set[int] = set()
+        self.used: set[int | str] = set()
 
     def __len__(self) -> int:
         return len(self._photos)
@@ -201,7 +201,7 @@ def _stream(work: _Work, rng: np.random.Generator) -> Iterator[_Sample]:
     config = work.config
     makers = [generator for generator, _ in work.generators.values()]
     weights = np.array([weight for _, weight in work.generators.values()], dtype=np.float64)
-    before: tuple[Features, set[int]] | None = None
+    before: tuple[Features, set[int | str]] | None = None
     drawn = kept = 0
     while True:
         source = int(rng.choice(len(makers), p=weights / weights.sum()))
@@ -219,9 +219,10 @@ def _stream(work: _Work, rng: np.random.Generator) -> Iterator[_Sample]:
         kept += 1
         yield _Sample((zero, one), matches, source)
         wanted = rng.random() < config.unrelated / (1 - config.unrelated)
-        if wanted and before is not None and not before[1] & watched.used:
+        used = watched.used | pair.shows
+        if wanted and before is not None and not before[1] & used:
             yield _unrelated(before[0], one, len(makers))
-        before = zero, watched.used
+        before = zero, used
 
 
 def _unrelated(zero: Features, one: Features, source: int) -> _Sample:

@@ -33,10 +33,11 @@ class ImagePair:
     image1: Image
     one_from_zero: Mapper
     zero_from_one: Mapper
+    shows: frozenset[str] = frozenset()  # names of the real scenes in it; not said of photographs used as textures
 
 
 class PairGenerator(Protocol):
-    """Makes pairs out of photographs; all randomness comes from `rng`."""
+    """Makes pairs out of photographs, or has its own material; all randomness comes from `rng`."""
 
     def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImagePair:
         """One new pair."""
@@ -150,7 +151,7 @@ def _cheapest(group: IndexArray, cost: NDArray[np.floating[Any]], groups: int) -
 
 def _turn(points: Points, oris0: Points, oris1: Points, mapper: Mapper) -> NDArray[np.float64]:
     """(N,) radians between orientations of image 0, carried over by the mapper, and orientations of image 1."""
-    step = np.stack([np.cos(oris0), np.sin(oris0)], axis=1)
+    step = 0.25 * np.stack([np.cos(oris0), np.sin(oris0)], axis=1)  # short: some mappers know a few pixels only
     ahead, _ = mapper(points + step)
     behind, _ = mapper(points - step)
     direction = np.nan_to_num(ahead - behind)

@@ -1,0 +1,109 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from linglue.training.losses import (
+    contrastive_loss,
+    distances,
+    hinge_loss,
+    literal_ranking_loss,
+    ranking_loss,
+    transport_loss,
+)
+
+
+@pytest.fixture
+def pair():
+    """Unit descriptors of 7 and 9 keypoints, four true pairs, one ignored keypoint per side."""
+    generator = torch.Generator().manual_seed(0)
+    x0 = F.normalize(torch.randn(7, 8, generator=generator), dim=1)
+    x1 = F.normalize(torch.randn(9, 8, generator=generator), dim=1)
+    truth0 = torch.tensor([3, -1, 0, -2, 5, -1, 8])
+    truth1 = torch.full((9,), -1)
+    truth1[truth0[truth0 >= 0]] = (truth0 >= 0).nonzero()[:, 0]
+    truth1[1] = -2
+    return x0, x1, truth0, truth1
+
+
+def naive_distances(x0, x1, truth0, truth1):
+    rows = []
+    for i, j in enumerate(truth0.tolist()):
+        if j >= 0:
+            positive = (x0[i] - x1[j]).square().sum()
+            seen0 = min((x0[i] - x1[k]).square().sum() for k in range(len(x1)) if k != j and truth1[k] != -2)
+            seen1 = min((x0[k] - x1[j]).square().sum() for k in range(len(x0)) if k != i and truth0[k] != -2)
+            rows.append(torch.stack([positive, seen0, seen1]))
+    return torch.stack(rows)
+
+
+def test_hardest_negatives_are_those_of_the_definition(pair):
+    found = distances(*pair)
+    expected = naive_distances(*pair)
+    torch.testing.assert_close(found.positive, expected[:, 0])
+    torch.testing.assert_close(found.negative0, expected[:, 1])
+    torch.testing.assert_close(found.negative1, expected[:, 2])
+
+
+def test_literal_ranking_loss_is_the_equation(pair):
+    positive, seen0, seen1 = naive_distances(*pair).T
+    coarse0, coarse1 = torch.randn(7, 8), torch.randn(9, 8)
+    expected = 0.0
+    for c, i in enumerate((pair[2] >= 0).nonzero()[:, 0].tolist()):
+        confidence = coarse0[i] @ coarse1[pair[2][i]]
+        expected += confidence * (F.relu(positive[c] - 0.2) + F.relu(1.0 - min(seen0[c], seen1[c])))
+    torch.testing.assert_close(literal_ranking_loss(distances(*pair), coarse0, coarse1), expected / len(positive))
+
+
+def test_literal_loss_is_degenerate_and_the_stabilised_one_is_not(pair):
+    found = distances(*pair)
+    coarse0, coarse1 = torch.randn(7, 8), torch.randn(9, 8)
+    coarse1[pair[2][pair[2] >= 0]] = -coarse0[pair[2] >= 0]  # s_c → −∞
+    assert literal_ranking_loss(found, 100 * coarse0, 100 * coarse1) < -1000
+    unit0, unit1 = F.normalize(coarse0, dim=1), F.normalize(coarse1, dim=1)
+    assert ranking_loss(found, unit0, unit1) >= 0
+
+
+def test_hinge_is_zero_once_partners_are_clearly_nearest():
+    x = torch.eye(6)
+    truth = torch.arange(6)
+    assert hinge_loss(distances(x, x, truth, truth), margin=0.3) == 0
+    shifted = x.roll(1, 0)
+    assert hinge_loss(distances(x, shifted, truth, truth), margin=0.3) > 2
+
+
+def test_contrastive_loss_matches_log_softmax_by_hand(pair):
+    x0, x1, truth0, truth1 = pair
+    logits = x0 @ x1.T / 0.1
+    lost = []
+    for i, j in enumerate(truth0.tolist()):
+        if j >= 0:
+            row = logits[i][truth1 != -2].logsumexp(0) - logits[i, j]
+            column = logits[:, j][truth0 != -2].logsumexp(0) - logits[i, j]
+            lost.append((row + column) / 2)
+    found = contrastive_loss(x0, x1, truth0, truth1, torch.tensor(0.1))
+    torch.testing.assert_close(found, torch.stack(lost).mean())
+
+
+def test_transport_loss_falls_when_descriptors_say_the_truth():
+    truth = torch.tensor([0, 1, 2, -1])
+    x = 6 * torch.eye(4)
+    right = transport_loss(x, x * torch.tensor([1.0, 1, 1, 0])[:, None], truth, truth, torch.tensor(1.0))
+    wrong = transport_loss(x, x.roll(1, 0), truth, truth, torch.tensor(1.0))
+    assert right < wrong / 2
+
+
+@pytest.mark.parametrize("loss", ["hinge", "ranking", "contrastive"])
+def test_gradients_pull_partners_together(pair, loss):
+    x0, x1, truth0, truth1 = pair
+    x0 = x0.clone().requires_grad_()
+    found = distances(x0, x1, truth0, truth1)
+    value = {
+        "hinge": lambda: hinge_loss(found),
+        "ranking": lambda: ranking_loss(found, x0.detach(), x1),
+        "contrastive": lambda: contrastive_loss(x0, x1, truth0, truth1, torch.tensor(0.1)),
+    }[loss]()
+    value.backward()
+    closer = F.normalize(x0.detach() - 0.01 * x0.grad, dim=1)
+    after = distances(closer, x1, truth0, truth1)
+    gap = lambda d: (d.positive - torch.minimum(d.negative0, d.negative1)).mean()  # noqa: E731
+    assert gap(after) < gap(found)

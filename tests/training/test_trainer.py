@@ -1,0 +1,188 @@
+"""The whole of `linglue train` on a handful of photographs: learning, killing, going on, several processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import skimage.data
+import torch
+
+from linglue.cli import main
+from linglue.errors import LinGlueError
+from linglue.model.weights import load_network
+from linglue.training.config import RunConfig, read_config
+from linglue.training.log import read_rows
+from linglue.training.trainer import Trainer, prepare_data
+
+SETTINGS = """
+output = "run"
+validate_every = 4
+checkpoint_every = 2
+[data]
+photos = "photos"
+pairs = 12
+validation_pairs = 2
+keypoints = 512
+workers = 1
+parallax = 0.0
+homography = 1.0
+unrelated = 0.1
+[network]
+preset = "geo"
+[optimiser]
+steps = 8
+batch = 2
+warmup = 1
+rate = 1e-3
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Photographs cut from those of scikit-image, and the features of a small run made from them."""
+    base = tmp_path_factory.mktemp("train")
+    (base / "photos").mkdir()
+    for name in ("astronaut", "coffee", "chelsea", "rocket", "brick", "grass", "gravel"):
+        image = getattr(skimage.data, name)()
+        image = image if image.ndim == 3 else cv2.cvtColor(image, cv2.COLOR_GRAY2RGB)
+        for number, part in enumerate((image[:, :380], image[:, -380:], image[:300], image[-300:])):
+            cv2.imwrite(str(base / "photos" / f"{name}{number}.png"), part[..., ::-1])
+    (base / "run.toml").write_text(SETTINGS)
+    prepare_data(read_config(base / "run.toml"))
+    return base
+
+
+def config_of(folder: Path, output: str, **optimiser) -> RunConfig:
+    """The run of the folder with its own output, sharing the features."""
+    config = read_config(folder / "run.toml")
+    target = folder / output
+    target.mkdir(exist_ok=True)
+    for name in ("pairs", "validation"):
+        link = target / name
+        if not link.exists():
+            link.symlink_to(folder / "run" / name)
+    return replace(config, output=target, optimiser=replace(config.optimiser, **optimiser))
+
+
+def trained(config: RunConfig) -> Trainer:
+    torch.set_num_threads(1)
+    trainer = Trainer(config, *prepare_data(config))
+    trainer.run()
+    return trainer
+
+
+def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def finished(folder) -> Trainer:
+    return trained(config_of(folder, "whole"))
+
+
+def test_a_run_leaves_log_plot_checkpoint_and_loadable_weights(finished):
+    output = finished.config.output
+    rows = read_rows(output / "log.csv")
+    assert [r["step"] for r in rows] == [0, 4, 8]
+    assert all(0 <= r["homography/recall"] <= 1 for r in rows)
+    assert cv2.imread(str(output / "log.png")) is not None
+    network, info = load_network(finished.weights)
+    assert info.kind == "sift" and info.preset == "geo"
+    assert network.config.input_dim == 128
+
+
+def test_the_loss_falls_on_pairs_seen_again_and_again(folder):
+    config = config_of(folder, "overfit", steps=30, rate=2e-3)
+    torch.set_num_threads(1)
+    trainer = Trainer(config, *prepare_data(config))
+    losses = [trainer._take_step() for _ in range(30)]
+    assert np.mean(losses[-6:]) < 0.8 * np.mean(losses[:6])
+
+
+def test_same_seed_same_network(folder, finished):
+    assert same(trained(config_of(folder, "again")).average, finished.average)
+
+
+def test_going_on_after_a_stop_gives_the_same_bits(folder, finished):
+    first = config_of(folder, "halves", steps=4)
+    trained(first)
+    second = trained(replace(first, optimiser=replace(first.optimiser, steps=8)))
+    assert same(second.average, finished.average) and same(second.objective, finished.objective)
+    assert [r["step"] for r in read_rows(first.output / "log.csv")] == [0, 4, 8]
+
+
+def test_accumulating_parts_of_a_batch_changes_nothing_but_rounding(folder, finished):
+    parts = trained(config_of(folder, "parts", accumulate=2))
+    for x, y in zip(parts.average.parameters(), finished.average.parameters(), strict=True):
+        torch.testing.assert_close(x, y, atol=2e-3, rtol=1e-2)
+
+
+def test_kill_9_at_any_moment_then_the_same_result(folder, finished):
+    config_of(folder, "killed")
+    text = SETTINGS.replace('output = "run"', 'output = "killed"')
+    (folder / "killed.toml").write_text(text)
+    command = [sys.executable, "-m", "linglue", "train", str(folder / "killed.toml")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    checkpoint = folder / "killed" / "checkpoint.pt"
+    deadline = time.monotonic() + 120
+    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert checkpoint.exists()
+    assert subprocess.run(command, env=environment, capture_output=True).returncode == 0
+    last = torch.load(checkpoint, weights_only=True)
+    assert last["step"] == 8
+    for name, value in finished.average.state_dict().items():
+        torch.testing.assert_close(last["average"][name], value)
+
+
+def test_two_processes_share_the_work(folder, finished):
+    config_of(folder, "two")
+    (folder / "two.toml").write_text(SETTINGS.replace('output = "run"', 'output = "two"'))
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29617"),
+        *("-m", "linglue", "train", str(folder / "two.toml")),
+    ]
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    last = torch.load(folder / "two" / "checkpoint.pt", weights_only=True)
+    for name, value in finished.average.state_dict().items():
+        torch.testing.assert_close(last["average"][name], value, atol=2e-3, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("preset", "loss"), [("linear-sinkhorn", "transport"), ("pair", "ranking"), ("linear", "contrastive")]
+)
+def test_every_loss_trains_its_network(folder, preset, loss):
+    config = config_of(folder, preset, loss=loss)
+    config = replace(config, network=replace(config.network, preset=preset))
+    trainer = Trainer(config, *prepare_data(config))
+    before = [p.clone() for p in trainer.objective.network.parameters()]
+    assert np.isfinite(trainer._take_step())
+    assert any(not torch.equal(x, y) for x, y in zip(before, trainer.objective.network.parameters(), strict=True))
+
+
+def test_a_checkpoint_of_another_run_is_refused(folder, finished):
+    config = config_of(folder, "whole")
+    other = replace(config, network=replace(config.network, preset="pair"))
+    with pytest.raises(LinGlueError, match=r"checkpoint\.pt"):
+        Trainer(other, *prepare_data(config))
+
+
+def test_bad_configurations_end_in_one_line(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "run.toml").write_text('[data]\nphotos = "empty"\n')
+    assert main(["train", str(tmp_path / "run.toml")]) == 1
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
