@@ -115,11 +115,11 @@ def _read_array(stream: IO[bytes]) -> Any:
     read_header = np.lib.format.read_array_header_1_0
     if np.lib.format.read_magic(stream)[0] != 1:
         read_header = np.lib.format.read_array_header_2_0
-    shape, _, dtype = read_header(stream)
+    shape, columns_first, dtype = read_header(stream)
     if dtype.hasobject:
         return _Unpickler(stream).load()
     values = np.frombuffer(stream.read(), dtype=dtype)
-    return values.reshape(shape)  # all of ours are written in C order
+    return values.reshape(shape, order="F" if columns_first else "C")
 
 
 class _Unpickler(pickle.Unpickler):
