@@ -16,7 +16,7 @@ from linglue.io.images import Image, ImageSource, Mask
 from linglue.matching.distance import View
 from linglue.model.batch import collate
 from linglue.model.network import LinGlue, views
-from linglue.model.weights import load_network, packaged_weights
+from linglue.model.weights import find_weights, load_network, packaged_weights
 from linglue.stopwatch import Stopwatch
 from linglue.types import Features, Matches
 
@@ -51,7 +51,7 @@ class Matcher:
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         extractor = make_extractor(name, extractor_weights, device)
-        network, info = load_network(weights or packaged_weights(name), device)
+        network, info = load_network(weights or find_weights(name), device)
         if info.kind != extractor.kind:
             raise LinGlueError(
                 f"{weights}: network was made for {info.kind!r} features, the front-end gives {extractor.kind!r}"

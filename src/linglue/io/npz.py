@@ -79,7 +79,7 @@ def save_matches(path: str | Path, matches: Matches) -> None:
         "image_size0": np.array(matches.features0.image_size, dtype=np.int64),
         "image_size1": np.array(matches.features1.image_size, dtype=np.int64),
     }
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         text = json.dumps({name: array.tolist() for name, array in arrays.items()})
         with atomic_path(path) as partial:
             partial.write_text(text)
@@ -127,7 +127,7 @@ def _rows(points: NDArray[Any]) -> NDArray[Any]:
 
 def _checked_suffix(path: str | Path, allowed: tuple[str, ...]) -> Path:
     path = Path(path)
-    if path.suffix not in allowed:
+    if path.suffix.lower() not in allowed:
         raise LinGlueError(f"{path}: file name ends in {path.suffix!r}, allowed is {' or '.join(allowed)}")
     return path
 
@@ -137,7 +137,7 @@ def _read(path: Path, needed: tuple[str, ...]) -> Arrays:
     if not path.is_file():
         raise LinGlueError(f"{path}: no such file")
     try:
-        arrays = _read_json(path) if path.suffix == ".json" else _read_npz(path)
+        arrays = _read_json(path) if path.suffix.lower() == ".json" else _read_npz(path)
     except Exception as error:  # zip, numpy and json raise many unrelated types on damaged files
         raise LinGlueError(f"{path}: damaged or not a {path.suffix} file of arrays") from error
     for name in needed:

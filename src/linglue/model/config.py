@@ -22,7 +22,7 @@ class LinGlueConfig:
     geometry: bool = False  # keypoint geometry encoder after the first layer
     separation: bool = True  # seeds must be the most distinctive match within R
     select_from_input: bool = False  # neighborhoods from the raw descriptors instead of f̂
-    expansion: float = 2.0  # λ, reach of a neighborhood in units of R; 3 for localization
+    expansion: float = 2.0  # λ, reach of the pairwise neighborhoods in units of R; the paper's 3 for localization
     sinkhorn: bool = False  # optimal transport with a dustbin instead of distance matching and filter
 
     def __post_init__(self) -> None:

@@ -29,8 +29,17 @@ class WeightsInfo:
 
 
 def packaged_weights(name: str) -> Path:
-    """Path of the weights that come with the package for front-end `name`."""
+    """Path of the weights that come with the package for front-end `name`; it may not exist."""
     return PACKAGED / f"{name}.safetensors"
+
+
+def find_weights(name: str) -> Path:
+    """The packaged weights for front-end `name`, or an error that says what there is."""
+    path = packaged_weights(name)
+    if not path.is_file():
+        there = ", ".join(sorted(p.stem for p in PACKAGED.glob("*.safetensors")))
+        raise LinGlueError(f"no network for {name!r} features is packaged (there are: {there}); give your own weights")
+    return path
 
 
 def save_network(path: str | Path, network: LinGlue, kind: str, preset: str, licence: str, training: str) -> None:
