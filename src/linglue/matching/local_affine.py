@@ -25,6 +25,7 @@ class FilterConfig:
 
     expansion: float = 4.0  # λ, reach of a neighborhood in units of R
     hypotheses: int = 128  # two-point samples per seed
+    competition: int = 256  # matches of a seed, the most distinctive ones, on which its hypotheses are compared
     min_inliers: int = 6  # beside the seed and the sample, which fit by construction
     min_confidence: float = 400.0  # inlier rate over the rate that uniformly random matches would reach
     max_turn: float = math.radians(30)  # of a match relative to its seed, where features have orientations
@@ -105,13 +106,16 @@ def _fit_groups(
     smallest, largest = stretch_limits(maps * stretch_unit)
     usable = (smallest * config.max_stretch >= 1) & (largest <= config.max_stretch)  # NaN compares False
     usable &= valid[:, pairs[:, 1]]
-    residual = (torch.einsum("stij,snj->stni", maps, x) - y[:, None]).square().sum(-1)  # (S, T, n)
-    count, limit = _count_inliers(residual, valid, config)  # (S, T)
-    count, best = count.masked_fill(~usable, 0).max(1, keepdim=True)  # (S, 1)
-    residual = residual.gather(1, best[..., None].expand(-1, -1, x.shape[1]))[:, 0]  # (S, n)
-    limit = limit.gather(1, best)  # (S, 1)
-    accepted = (residual <= limit) & valid & (count >= config.min_inliers)  # (S, n)
-    winner = maps.gather(1, best[..., None, None].expand(-1, -1, 2, 2))[:, 0]  # (S, 2, 2)
+    # The hypotheses compete on the most distinctive matches, the winner is tested on all.
+    few = slice(None, config.competition)
+    residual = (torch.einsum("stij,snj->stni", maps, x[:, few]) - y[:, None, few]).square().sum(-1)  # (S, T, ≤ n)
+    count, _ = _count_inliers(residual, valid[:, few], config)  # (S, T)
+    best = count.masked_fill(~usable, -1).argmax(1)  # (S,)
+    rows = torch.arange(len(best), device=best.device)
+    winner = maps[rows, best]  # (S, 2, 2)
+    residual = (x @ winner.mT - y).square().sum(-1)  # (S, n)
+    count, limit = _count_inliers(residual[:, None], valid, config)  # (S, 1)
+    accepted = (residual <= limit) & valid & (count >= config.min_inliers) & usable[rows, best][:, None]  # (S, n)
     fit = _refit(x, y, accepted, winner, stretch_unit, config)
     # How well a match fits is judged by the map of all inliers: the winner's own sample fits the winner exactly.
     residual = (x @ fit.mT - y).square().sum(-1).minimum(limit)  # (S, n)
@@ -171,6 +175,7 @@ def _padded_members(
     enough = torch.bincount(seed, minlength=len(block.seeds)) >= config.min_inliers + 2  # (S,)
     seeds, kept = block.seeds[enough], enough[seed]
     seed, source = (enough.cumsum(0) - 1)[seed[kept]], source[kept]
-    for start, stop in split_by_size(torch.bincount(seed, minlength=len(seeds)), RESIDUALS // config.hypotheses):
+    size = torch.bincount(seed, minlength=len(seeds)).clamp(max=config.competition)  # (S,)
+    for start, stop in split_by_size(size, RESIDUALS // config.hypotheses):
         part = (seed >= start) & (seed < stop)
         yield seeds[start:stop], *pad_groups(seed[part] - start, source[part], stop - start)

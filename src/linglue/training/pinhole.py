@@ -11,6 +11,7 @@ from linglue.types import ImageSize
 
 Array = NDArray[np.float64]
 BEHIND = -1e6  # coordinate of a point behind the camera: certainly out of frame
+CENTRE = 0.5  # pixels: where COLMAP has the centre of its first pixel, ours is at 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,7 @@ class Pinhole:
 
     def framed(self, pixels: Array, margin: float = 0.0) -> NDArray[np.bool_]:
         """(N,) whether pixels lie between the centres of the border pixels, or at most `margin` pixels beyond."""
-        return ((pixels >= -margin) & (pixels <= np.array(self.size) - 1 + margin)).all(axis=1)
+        return np.asarray(((pixels >= -margin) & (pixels <= np.array(self.size) - 1 + margin)).all(axis=1))
 
 
 def integer_centres(k: Array) -> Array:
@@ -54,9 +55,6 @@ def integer_centres(k: Array) -> Array:
     moved = np.array(k, dtype=np.float64)
     moved[:2, 2] -= CENTRE
     return moved
-
-
-CENTRE = 0.5  # pixels: where COLMAP has the centre of its first pixel, ours is at 0
 
 
 def resized(k: Array, scale: Array) -> Array:

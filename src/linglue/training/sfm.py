@@ -144,6 +144,16 @@ def _undistort(images: Path, folder: Path, model: Path, threads: int) -> None:
     target = folder / "undistorted"
     shutil.rmtree(target, ignore_errors=True)
     _pycolmap().undistort_images(target, model, images, jpeg_quality=JPEG_QUALITY, num_threads=threads)
+    for path in (target / "images").rglob("*"):
+        if path.suffix.lower() in IMAGE_SUFFIXES:
+            _drop_orientation(path)
+
+
+def _drop_orientation(path: Path) -> None:
+    """COLMAP ignores EXIF rotation but copies the tag: readers that apply it would turn the image under its points."""
+    stored = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    if stored is not None and not np.array_equal(stored, read_image(path)[..., ::-1]):
+        cv2.imwrite(str(path), stored, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
 
 
 def _scene(folder: Path, name: str, max_error: float) -> SfmScene:
@@ -196,7 +206,7 @@ class TracksConfig:
     """Which pairs of reconstructed scenes are drawn."""
 
     folders: tuple[str, ...]  # of finished reconstructions
-    min_tracks: int = 60  # points both images observe
+    min_tracks: int = 150  # points both images observe; our keypoints meet a fraction of them
     overlap: tuple[float, float] = (0.0, 0.8)  # these, by those of the image that observes fewer
     radius: float = 1.5  # pixels around an observation in which a keypoint is that observation
 
@@ -237,7 +247,6 @@ def load_pair(folder: Path, scene: SfmScene, zero: int, one: int, radius: float 
     images = []
     for number in (zero, one):
         path, size = folder / "undistorted" / "images" / scene.images[number], scene.cameras[number].size
-        # Undistorted pixels are stored as they are; an orientation tag copied from the original would turn them.
         images.append(read_image(path))
         if images[-1].shape[:2] != (size.height, size.width):
             raise LinGlueError(f"{path}: image is not {size.width}x{size.height} as reconstructed, remove {folder}")

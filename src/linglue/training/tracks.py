@@ -15,7 +15,7 @@ from scipy.spatial import cKDTree
 from linglue.errors import LinGlueError
 from linglue.io.atomic import atomic_path
 from linglue.training.pairs import Flags, Points
-from linglue.training.pinhole import Array, Pinhole
+from linglue.training.pinhole import BEHIND, Array, Pinhole
 from linglue.types import ImageSize, IndexArray
 
 SLACK = 5.0  # pixels a point must project beyond the frame to be certainly outside: cameras are not perfect
@@ -114,7 +114,7 @@ class TrackMapper:
         mapped = np.full(start.shape, np.nan)
         outside = ~self._ray_meets_b(start)
         mapped[outside] = self.b.project(self.a.lift(start[outside], np.full(outside.sum(), self._usual_depth())))[0]
-        mapped[outside & self.b.framed(mapped)] = -1e6
+        mapped[outside & self.b.framed(mapped)] = BEHIND
         common = np.isfinite(self.target[:, 0])
         gone = ~common & ~self.b.framed(self.b.project(self.world)[0], SLACK)
         near, row = _nearest(self.xy[gone], start, self.radius)
