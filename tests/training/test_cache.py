@@ -75,7 +75,7 @@ def test_descriptors_of_matches_are_similar(built):
             d1 = pair["image1"]["descriptors"].astype(np.float32)
             j = pair["matches0"][i]
             closer.append((d0 * d1[j]).sum(axis=1).mean() - (d0 * d1[np.roll(j, 1)]).sum(axis=1).mean())
-    assert min(closer) > 0.1
+    assert min(closer) > 0.05 and np.mean(closer) > 0.1
 
 
 def test_batch(built):

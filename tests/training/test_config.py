@@ -25,6 +25,12 @@ def test_paths_start_at_the_file(tmp_path):
     assert config.data.photos == tmp_path / "p"
 
 
+def test_lists_of_folders(tmp_path):
+    text = '[data.sfm]\nshare = 0.5\nreconstructions = ["a", "b/c"]\n'
+    source = read_config(written(tmp_path, text)).data.sfm
+    assert source.share == 0.5 and source.reconstructions == (tmp_path / "a", tmp_path / "b/c")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -34,6 +40,8 @@ def test_paths_start_at_the_file(tmp_path):
         ('[optimiser]\nloss = "magic"', ["magic", "hinge"]),
         ("[optimiser]\nbatch = 5\naccumulate = 2", ["batch", "5", "2"]),
         ("data = 3", ["data", "table"]),
+        ('[data.sfm]\nreconstructions = "a"', ["data.sfm.reconstructions", "list"]),
+        ('[data.teacher]\nimages = ["a"]', ["data.teacher", "labels"]),
         ("what is this", ["not a TOML file"]),
     ],
 )

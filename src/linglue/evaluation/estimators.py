@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linglue.errors import LinGlueError
-from linglue.evaluation.optional import need
+from linglue.optional import need
 from linglue.types import FloatArray
 
 Array = NDArray[np.float64]

@@ -12,11 +12,11 @@ import torch
 
 from linglue.errors import LinGlueError
 from linglue.evaluation.fingerprint import code_sha256, file_sha256
-from linglue.evaluation.optional import need
 from linglue.matcher import Matcher
 from linglue.matching.distance import mutual_matches
 from linglue.matching.nearest import mutual, nearest_both_ways
 from linglue.model.weights import load_network, packaged_weights
+from linglue.optional import need
 from linglue.types import Features, FloatArray, IndexArray
 
 LOWE_RATIO = 0.8  # nearest / second nearest distance, above which Lowe's test drops a match

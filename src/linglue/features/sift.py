@@ -10,9 +10,8 @@ from linglue.features.base import Extractor
 from linglue.io.images import Image, Mask, to_grey
 from linglue.types import Features, ImageSize
 
-
-# OpenCV doubles the image so that pixel x comes to 2x + ½ and takes half of that back: all keypoints lie this many pixels
-# too far right and down. Its enable_precise_upscale avoids the shift but blurs: about 4 % fewer matches.
+# OpenCV doubles the image so that pixel x comes to 2x + ½ and takes half of that back: all keypoints lie this many
+# pixels too far right and down. Its enable_precise_upscale avoids the shift but blurs: about 4 % fewer matches.
 DOUBLING_SHIFT = 0.25
 
 

@@ -13,6 +13,31 @@ LOSSES = ("hinge", "ranking", "contrastive", "transport")
 
 
 @dataclass(frozen=True)
+class SfmSource:
+    """Real image sets, reconstructed by `python -m linglue.training.sfm`."""
+
+    share: float = 0.0  # of all pairs, relative to the other shares
+    reconstructions: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class TeacherSource:
+    """Real image sets, labelled by `python -m linglue.training.teacher`."""
+
+    share: float = 0.0
+    images: tuple[Path, ...] = ()
+    labels: tuple[Path, ...] = ()  # one folder for each of `images`
+
+
+@dataclass(frozen=True)
+class MegaDepthSource:
+    """The MegaDepth data set in its usual layout."""
+
+    share: float = 0.0
+    root: Path = Path("MegaDepth")
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """Where training pairs come from. Relative paths start at the configuration file."""
 
@@ -22,8 +47,11 @@ class DataConfig:
     pairs: int = 10_000  # made once and kept in the run's folder
     validation_pairs: int = 120
     keypoints: int = 1024  # per image
-    homography: float = 0.45  # shares of the generators
+    homography: float = 0.45  # shares of the sources, relative to each other; validation pairs are of these two
     parallax: float = 0.55
+    sfm: SfmSource = field(default_factory=SfmSource)
+    teacher: TeacherSource = field(default_factory=TeacherSource)
+    megadepth: MegaDepthSource = field(default_factory=MegaDepthSource)
     unrelated: float = 0.05  # share of pairs that show nothing in common
     workers: int = 2
 
@@ -75,6 +103,12 @@ class RunConfig:
             raise LinGlueError(f"optimiser.batch is {o.batch}, allowed is a multiple of accumulate ({o.accumulate})")
         if o.steps < 1 or self.validate_every < 1 or self.checkpoint_every < 1:
             raise LinGlueError("steps, validate_every and checkpoint_every must be at least 1")
+        teacher = self.data.teacher
+        if len(teacher.images) != len(teacher.labels):
+            raise LinGlueError(
+                f"data.teacher has {len(teacher.images)} images and {len(teacher.labels)} labels, "
+                "allowed is one folder of labels for each folder of images"
+            )
 
 
 def read_config(path: str | Path) -> RunConfig:
@@ -101,6 +135,9 @@ def _build(kind: type, values: dict[str, Any], path: Path, prefix: str) -> Any:
             if not isinstance(value, dict):
                 raise LinGlueError(f"{path}: {prefix}{name} is {value!r}, allowed is a table [{prefix}{name}]")
             arguments[name] = _build(wanted, value, path, f"{prefix}{name}.")  # type: ignore[arg-type]
+        elif wanted == tuple[Path, ...]:
+            names = _checked(value, list, path, prefix + name)
+            arguments[name] = tuple(path.parent / _checked(n, str, path, prefix + name) for n in names)
         elif wanted in (Path, Path | None):
             arguments[name] = path.parent / _checked(value, str, path, prefix + name)
         elif wanted is float:
@@ -115,6 +152,6 @@ def _build(kind: type, values: dict[str, Any], path: Path, prefix: str) -> Any:
 
 def _checked(value: Any, wanted: Any, path: Path, name: str) -> Any:
     if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-        words = {str: "text", int: "a whole number", bool: "true or false"}.get(wanted, "a number")
+        words = {str: "text", int: "a whole number", bool: "true or false", list: "a list"}.get(wanted, "a number")
         raise LinGlueError(f"{path}: {name} is {value!r}, allowed is {words}")
     return value

@@ -7,7 +7,7 @@ agree on one local affine map.
 
 A match reaches a few pixels: ALIKED fires on corners, SIFT on blobs, and their keypoints on one thing are 3 to 6 px
 apart. On six pairs of a reconstructed scene, SIFT keypoints up to 8 px from a verified match went within 0.4 to 0.7 px
-(median; 95 %: 2 to 4 px) of where their SfM tracks went; with a radius of 2 px there were hardly any.
+(median; 95 %: 2 to 4 px; spread 2) of where their SfM tracks went; with a radius of 2 px there were hardly any.
 
 Limits. Epipolar geometry checks one of two coordinates: a wrong match along the epipolar line passes it, and is caught
 only if it disagrees with its neighbours; repeated structure that shifts as a whole along the lines passes both. Labels
@@ -21,7 +21,9 @@ teacher here: its licence forbids commercial use, and what is learned from it wo
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -36,10 +38,10 @@ from scipy.spatial import cKDTree
 from tqdm import tqdm
 
 from linglue.errors import LinGlueError
-from linglue.evaluation.optional import need
 from linglue.features.base import load_weights
 from linglue.io.atomic import atomic_path
 from linglue.io.images import IMAGE_SUFFIXES, Image, read_image, shrink
+from linglue.optional import need
 from linglue.training.pairs import Flags, ImagePair, Points
 from linglue.types import Features, FloatArray
 
@@ -264,3 +266,27 @@ def _local_affine(start: Array, end: Array, weight: Array) -> tuple[Array, Array
     median = np.full(len(start), np.inf)
     median[fit] = np.nanmedian(np.where(weight[fit] > 0, residual[fit], np.nan), axis=1)
     return linear, median, np.where(fit, residual[:, 0], np.inf)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m linglue.training.teacher", description="Label a set of images.")
+    parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of photographs of one scene")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="LABELS", help="where labels are kept")
+    parser.add_argument(
+        "--weights", type=Path, required=True, metavar="DIR", help=f"folder with {ALIKED_FILE} and {LIGHTGLUE_FILE}"
+    )
+    parser.add_argument("--max-pairs", type=int, default=LabelConfig.max_pairs, metavar="N", help="chosen at random")
+    options = parser.parse_args(arguments)
+    try:
+        teacher = LightGlueTeacher(options.weights)
+        kept = label_scene(options.images, options.output, teacher, LabelConfig(max_pairs=options.max_pairs))
+    except LinGlueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{options.output}: {kept} pairs labelled")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,64 +23,18 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from linglue.errors import LinGlueError
-from linglue.features import FRONT_ENDS, make_extractor
+from linglue.features import FRONT_ENDS
 from linglue.io.atomic import atomic_path
 from linglue.model.config import LinGlueConfig
 from linglue.model.network import LinGlue
 from linglue.model.weights import load_network, save_network
-from linglue.training.build_cache import CacheConfig, build_cache
 from linglue.training.cache import FeatureCache
 from linglue.training.config import RunConfig
-from linglue.training.homography import HomographyGenerator
+from linglue.training.data import prepare_data
 from linglue.training.identity import identity_network
 from linglue.training.log import append_row, plot
 from linglue.training.objective import Objective
-from linglue.training.pairs import PairGenerator
-from linglue.training.parallax import ParallaxGenerator
-from linglue.training.photos import Photos
 from linglue.training.scores import MatchScores, mean_scores, score_pair
-
-SHARD_PAIRS = 60
-
-
-def generators(config: RunConfig) -> dict[str, tuple[PairGenerator, float]]:
-    """The pair generators with a positive share."""
-    every: dict[str, tuple[PairGenerator, float]] = {
-        "homography": (HomographyGenerator(), config.data.homography),
-        "parallax": (ParallaxGenerator(), config.data.parallax),
-    }
-    return {name: (generator, share) for name, (generator, share) in every.items() if share > 0}
-
-
-def prepare_data(config: RunConfig) -> tuple[FeatureCache, dict[str, FeatureCache]]:
-    """Training pairs and, per generator, validation pairs from photographs held out; made where missing."""
-    data = config.data
-    training, held_out = Photos.in_folder(data.photos).split(0.1)
-    if len(training) < 4 or len(held_out) < 2:
-        raise LinGlueError(f"{data.photos}: {len(training) + len(held_out)} photographs, allowed is at least about 30")
-    extractor = make_extractor(data.features, data.extractor_weights)
-    made = generators(config)
-    if not made:
-        raise LinGlueError("data.homography and data.parallax are both 0, allowed is at least one positive share")
-    validation = {}
-    for number, (name, (generator, _)) in enumerate(made.items()):
-        size = CacheConfig(
-            pairs=data.validation_pairs,
-            shard_size=min(SHARD_PAIRS, data.validation_pairs),
-            keypoints=data.keypoints,
-            unrelated=0,
-            seed=1 + number,
-        )
-        folder = config.output / "validation" / name
-        validation[name] = build_cache(folder, {name: (generator, 1.0)}, held_out, extractor, size, data.workers)
-    size = CacheConfig(
-        pairs=data.pairs,
-        shard_size=min(SHARD_PAIRS, data.pairs),
-        keypoints=data.keypoints,
-        unrelated=data.unrelated,
-        seed=0,
-    )
-    return build_cache(config.output / "pairs", made, training, extractor, size, data.workers), validation
 
 
 def start_network(config: RunConfig, pairs: FeatureCache) -> LinGlue:

@@ -1,0 +1,78 @@
+"""The data of a run: which generators make its pairs, and the feature caches filled from them."""
+
+from __future__ import annotations
+
+from linglue.errors import LinGlueError
+from linglue.features import make_extractor
+from linglue.training.build_cache import CacheConfig, build_cache
+from linglue.training.cache import FeatureCache
+from linglue.training.config import DataConfig, RunConfig
+from linglue.training.homography import HomographyGenerator
+from linglue.training.pairs import PairGenerator
+from linglue.training.parallax import ParallaxGenerator
+from linglue.training.photos import Photos
+
+SHARD_PAIRS = 60
+
+Weighted = dict[str, tuple[PairGenerator, float]]  # generators by name, with their shares
+
+
+def from_photos(data: DataConfig) -> Weighted:
+    """The generators that make pairs out of single photographs; what validation is made by, too."""
+    every: Weighted = {
+        "homography": (HomographyGenerator(), data.homography),
+        "parallax": (ParallaxGenerator(), data.parallax),
+    }
+    return {name: maker for name, maker in every.items() if maker[1] > 0}
+
+
+def from_scenes(data: DataConfig) -> Weighted:
+    """The sources of real image pairs that the run asks for; each is imported only then."""
+    made: Weighted = {}
+    if data.sfm.share > 0:
+        from linglue.training.sfm import SfmGenerator, TracksConfig
+
+        folders = tuple(str(folder) for folder in data.sfm.reconstructions)
+        made["sfm"] = (SfmGenerator(TracksConfig(folders)), data.sfm.share)
+    if data.teacher.share > 0:
+        from linglue.training.teacher import TeacherConfig, TeacherGenerator
+
+        sets = tuple((str(i), str(k)) for i, k in zip(data.teacher.images, data.teacher.labels, strict=True))
+        made["teacher"] = (TeacherGenerator(TeacherConfig(sets)), data.teacher.share)
+    if data.megadepth.share > 0:
+        from linglue.training.megadepth import MegaDepth, MegaDepthConfig
+
+        made["megadepth"] = (MegaDepth(MegaDepthConfig(str(data.megadepth.root))), data.megadepth.share)
+    return made
+
+
+def prepare_data(config: RunConfig) -> tuple[FeatureCache, dict[str, FeatureCache]]:
+    """Training pairs and, per generator, validation pairs from photographs held out; made where missing."""
+    data = config.data
+    training, held_out = Photos.in_folder(data.photos).split(0.1)
+    if len(training) < 4 or len(held_out) < 2:
+        raise LinGlueError(f"{data.photos}: {len(training) + len(held_out)} photographs, allowed is at least about 30")
+    synthetic = from_photos(data)
+    if not synthetic:
+        raise LinGlueError("data.homography and data.parallax are both 0, allowed is at least one positive share")
+    extractor = make_extractor(data.features, data.extractor_weights)
+    validation = {}
+    for number, (name, (generator, _)) in enumerate(synthetic.items()):
+        size = CacheConfig(
+            pairs=data.validation_pairs,
+            shard_size=min(SHARD_PAIRS, data.validation_pairs),
+            keypoints=data.keypoints,
+            unrelated=0,
+            seed=1 + number,
+        )
+        folder = config.output / "validation" / name
+        validation[name] = build_cache(folder, {name: (generator, 1.0)}, held_out, extractor, size, data.workers)
+    size = CacheConfig(
+        pairs=data.pairs,
+        shard_size=min(SHARD_PAIRS, data.pairs),
+        keypoints=data.keypoints,
+        unrelated=data.unrelated,
+        seed=0,
+    )
+    makers = {**synthetic, **from_scenes(data)}
+    return build_cache(config.output / "pairs", makers, training, extractor, size, data.workers), validation
