@@ -111,7 +111,7 @@ VALUES = {
     "tile": (("--tile", 10), "tile is 10, allowed is at least"),
     "device": (("--device", "abacus"), "'abacus'"),
     "weights for sift": (("--extractor-weights", "x.pth"), "x.pth"),
-    "no network yet": (("--features", "disk"), "linglue models"),
+    "no weights for disk": (("--features", "disk"), "depth-save.pth"),
 }
 
 

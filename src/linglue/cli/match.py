@@ -12,7 +12,7 @@ from linglue.features import make_extractor
 from linglue.io.images import read_image, read_mask
 from linglue.io.npz import load_features, save_matches
 from linglue.matcher import Matcher
-from linglue.model.weights import load_network, packaged_weights
+from linglue.model.weights import load_network, find_weights
 from linglue.stopwatch import Stopwatch
 from linglue.types import Features
 from linglue.viz.canvas import SUFFIXES as PICTURE_SUFFIXES
@@ -82,12 +82,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _make_matcher(options: argparse.Namespace) -> Matcher:
     """With the front-end, unless both sides are features already: then its weights are not needed, nor its kind."""
-    weights = options.weights or packaged_weights(options.features)
-    if not weights.is_file() and options.weights is None:
-        raise LinGlueError(
-            f"{options.features}: the package has no network for these features yet (see `linglue models`); "
-            "allowed is your own with --weights FILE"
-        )
+    weights = options.weights or find_weights(options.features)
     device = common.device(options)
     network, info = load_network(weights, device)
     if _is_feature_file(options.image0) and _is_feature_file(options.image1):

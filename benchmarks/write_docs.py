@@ -1,0 +1,74 @@
+"""Writes docs/benchmarks.md: every table in it comes out of the command printed above it.
+
+    python benchmarks/write_docs.py [--work DIR] [--superpoint FILE] [--aliked FILE]
+
+Needs the data of ../shared/data (or LINGLUE_DATA): oxford, epfl/entry-P10. A front-end is measured if its weights are
+given; `sift` always is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from linglue.io.atomic import atomic_path
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("LINGLUE_DATA", ROOT.parent / "shared" / "data"))
+
+HEAD = """# Benchmarks
+
+Written by `python benchmarks/write_docs.py`; do not edit. All methods of a table see the very same keypoints and were run
+together. Absolute times mean nothing here, so only ratios to mutual nearest neighbours are given. `linglue` is the
+packaged network with matching, filter, consensus and completion; `linglue-nofilter` is mutual nearest neighbours of the
+network's descriptors and shows what the network alone contributes.
+
+`entry-P10` is the scene on which constants of the matching were chosen; `oxford` was only ever measured.
+"""
+
+
+def printed(command: list[str]) -> str:
+    """What a command prints, or the end of the script."""
+    shown = " ".join(command)
+    print(shown, file=sys.stderr)
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"failed: {shown}")
+    return done.stdout.strip()
+
+
+def section(title: str, command: list[str], verbatim: bool) -> str:
+    output = printed(command)
+    shown = " ".join(command).replace(str(DATA), "$LINGLUE_DATA")
+    body = f"```text\n{output}\n```" if verbatim else output.replace(str(DATA), "$LINGLUE_DATA")
+    return f"\n## {title}\n\n```sh\npython {shown}\n```\n\n{body}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "benchmarks", help="predictions are kept here")
+    parser.add_argument("--superpoint", type=Path, help="superpoint_v1.pth")
+    parser.add_argument("--aliked", type=Path, help="aliked-n16.pth")
+    options = parser.parse_args()
+    front_ends = {"sift": None, "superpoint": options.superpoint, "aliked": options.aliked}
+    text = HEAD
+    for name, weights in front_ends.items():
+        if weights is None and name != "sift":
+            continue
+        setting = ["--features", name, "--compare", "mnn,ratio,adalam,linglue-nofilter"]
+        setting += ["--max-keypoints", "2048", "--resize", "1024", "--markdown"]
+        setting += [] if weights is None else ["--extractor-weights", str(weights)]
+        for task, data in (("homography", DATA / "oxford"), ("pose", DATA / "epfl" / "entry-P10")):
+            command = ["-m", "linglue", "eval", task, str(data), *setting, "-o", str(options.work / f"{name}-{task}")]
+            text += section(f"{name}: {task}, {data.name}", command, verbatim=False)
+    text += section("SIFT, graf 1→3: the filter against AdaLAM", ["benchmarks/graf.py"], verbatim=True)
+    text += section("Time and memory against the number of keypoints", ["benchmarks/scalability.py"], verbatim=True)
+    with atomic_path(ROOT / "docs" / "benchmarks.md") as partial:
+        partial.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
