@@ -21,8 +21,8 @@ DATA = Path(os.environ.get("LINGLUE_DATA", ROOT.parent / "shared" / "data"))
 
 HEAD = """# Benchmarks
 
-Written by `python benchmarks/write_docs.py`; do not edit. All methods of a table see the very same keypoints and were run
-together. Absolute times mean nothing here, so only ratios to mutual nearest neighbours are given. `linglue` is the
+Written by `python benchmarks/write_docs.py`; do not edit. All methods of a table see the very same keypoints and were
+run together. Absolute times mean nothing here, so only ratios to mutual nearest neighbours are given. `linglue` is the
 packaged network with matching, filter, consensus and completion; `linglue-nofilter` is mutual nearest neighbours of the
 network's descriptors and shows what the network alone contributes.
 

@@ -40,7 +40,7 @@ def run(scene: Scene):
     accepted = filtered_matches(
         *scene.views, *nearest_both_ways(scene.x0, scene.x1), FilterConfig(expansion=2.0, min_confidence=200.0)
     )
-    return accepted, *complete(*scene.views, scene.x0, scene.x1, accepted)
+    return accepted, *complete(*scene.views, scene.x0, scene.x1, accepted, CompletionConfig())
 
 
 @pytest.mark.parametrize("bare", [False, True])
@@ -76,7 +76,9 @@ def test_accepted_matches_that_stray_are_dropped():
     accepted = LocalMatches(
         torch.stack([index, scene.truth[index]], dim=1), torch.full((len(index),), 0.9), AFFINE.expand(len(index), 2, 2)
     )
-    pairs, _ = complete(View(scene.view0.points, scene.view0.size), view1, scene.x0, scene.x1, accepted)
+    pairs, _ = complete(
+        View(scene.view0.points, scene.view0.size), view1, scene.x0, scene.x1, accepted, CompletionConfig()
+    )
     assert not {(i, int(scene.truth[i])) for i in stray} & set(sorted_pairs(pairs))
     assert set(sorted_pairs(accepted.pairs)) - set(sorted_pairs(pairs)) == {(i, int(scene.truth[i])) for i in stray}
 
@@ -90,7 +92,7 @@ def test_swapping_the_images_swaps_the_result():
     scene = misled_scene()
     accepted, pairs, scores = run(scene)
     flipped = LocalMatches(accepted.pairs.flip(1), accepted.confidence, torch.linalg.inv(accepted.maps))
-    swapped, swapped_scores = complete(scene.view1, scene.view0, scene.x1, scene.x0, flipped)
+    swapped, swapped_scores = complete(scene.view1, scene.view0, scene.x1, scene.x0, flipped, CompletionConfig())
     assert sorted_pairs(swapped.flip(1)) == sorted_pairs(pairs)
     torch.testing.assert_close(swapped_scores, scores, atol=1e-4, rtol=1e-4)
 
@@ -137,7 +139,7 @@ def test_few_accepted_matches_predict_nothing(count):
     accepted = LocalMatches(
         torch.stack([index, scene.truth[:count]], dim=1), torch.full((count,), 0.9), torch.eye(2).expand(count, 2, 2)
     )
-    pairs, scores = complete(*scene.views, scene.x0, scene.x1, accepted)
+    pairs, scores = complete(*scene.views, scene.x0, scene.x1, accepted, CompletionConfig())
     assert torch.equal(pairs, accepted.pairs)
     assert torch.equal(scores, accepted.confidence)
 
@@ -151,7 +153,7 @@ def test_barely_enough_accepted_matches(count):
         torch.full((count,), 0.9),
         AFFINE.expand(count, 2, 2),
     )
-    pairs, _ = complete(*scene.views, scene.x0, scene.x1, accepted)
+    pairs, _ = complete(*scene.views, scene.x0, scene.x1, accepted, CompletionConfig())
     assert set(sorted_pairs(accepted.pairs)) <= set(sorted_pairs(pairs))
     assert scene.precision_recall(pairs)[0] > 0.95
 

@@ -12,7 +12,7 @@ from linglue.features import make_extractor
 from linglue.io.images import read_image, read_mask
 from linglue.io.npz import load_features, save_matches
 from linglue.matcher import Matcher
-from linglue.model.weights import load_network, find_weights
+from linglue.model.weights import find_weights, load_network
 from linglue.stopwatch import Stopwatch
 from linglue.types import Features
 from linglue.viz.canvas import SUFFIXES as PICTURE_SUFFIXES

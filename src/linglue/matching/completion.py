@@ -38,6 +38,10 @@ class CompletionConfig:
     distance_slack: float = 1.6  # … times this
 
 
+# Detectors without scale and orientation (SuperPoint, ALIKED, DISK) place their keypoints less exactly.
+COARSE = CompletionConfig(stray=0.25, tolerance=0.1)
+
+
 @dataclass(frozen=True)
 class Guide:
     """For every keypoint of both images: the place in the other image, in units of its R, and the map around it."""
@@ -141,14 +145,13 @@ def _candidates(
 
 @torch.no_grad()
 def complete(
-    view0: View, view1: View, x0: Tensor, x1: Tensor, accepted: LocalMatches, config: CompletionConfig | None = None
+    view0: View, view1: View, x0: Tensor, x1: Tensor, accepted: LocalMatches, config: CompletionConfig
 ) -> tuple[Tensor, Tensor]:
     """The accepted matches that agree with each other, and those found by their guidance, best first.
 
     x0 (N, C), x1 (M, C): descriptors. Returns pairs (K, 2) and scores (K,): accepted matches keep their confidence of
     at least ½, found ones score below.
     """
-    config = config or CompletionConfig()
     accepted = drop_strays(view0, view1, accepted, config)
     if len(accepted.pairs) < config.min_anchors:
         return accepted.pairs, accepted.confidence

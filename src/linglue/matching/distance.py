@@ -22,6 +22,11 @@ class View:
     scales: Tensor | None = None  # (N,) pixels
     oris: Tensor | None = None  # (N,) radians
 
+    @property
+    def shaped(self) -> bool:
+        """Whether the features know their scale and orientation."""
+        return self.scales is not None and self.oris is not None
+
 
 @dataclass(frozen=True)
 class LocalMatches:

@@ -33,6 +33,10 @@ class FilterConfig:
     max_stretch: float = 5.0  # of the local map, in any direction
 
 
+# Without scale and orientation in the features, whose keypoints are placed less exactly, too.
+COARSE = FilterConfig(min_confidence=200.0)
+
+
 @dataclass(frozen=True)
 class Shape:
     """How every match (N,) turns and scales: optional evidence beside its position."""

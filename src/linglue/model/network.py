@@ -14,10 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linglue.errors import LinGlueError
-from linglue.matching.completion import complete
+from linglue.matching import completion, local_affine
 from linglue.matching.consensus import agreeing
 from linglue.matching.distance import View, filtered_matches
-from linglue.matching.local_affine import FilterConfig
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import Selection, select
 from linglue.matching.sinkhorn import transport_matches
@@ -111,11 +110,13 @@ class LinGlue(nn.Module):
                 return transport_matches(x0, x1, self.dustbin)
         with watch.stage("matching"):
             nearest0, nearest1 = nearest_both_ways(x0, x1)
+        shaped = view0.shaped and view1.shaped
         with watch.stage("filter"):
-            accepted = filtered_matches(view0, view1, nearest0, nearest1, FilterConfig())
-            accepted = agreeing(view0, view1, accepted)
+            config = local_affine.FilterConfig() if shaped else local_affine.COARSE
+            accepted = agreeing(view0, view1, filtered_matches(view0, view1, nearest0, nearest1, config))
         with watch.stage("completion"):
-            return complete(view0, view1, x0, x1, accepted)
+            guided = completion.CompletionConfig() if shaped else completion.COARSE
+            return completion.complete(view0, view1, x0, x1, accepted, guided)
 
     @torch.no_grad()
     def initialise_identity(self, projection: Tensor | None = None) -> None:
