@@ -26,8 +26,8 @@ run together. Absolute times mean nothing here, so only ratios to mutual nearest
 packaged network with matching, filter, consensus and completion; `linglue-nofilter` is mutual nearest neighbours of the
 network's descriptors and shows what the network alone contributes.
 
-The constants of matching, filter, consensus and completion were chosen on `entry-P10` and on validation pairs of held-out
-photographs, so its rows flatter us; nothing was chosen on `oxford`, but its figures were seen in between.
+The constants of matching, filter, consensus and completion were chosen on `entry-P10` and on validation pairs of
+held-out photographs, so its rows flatter us; nothing was chosen on `oxford`, but its figures were seen in between.
 """
 
 
