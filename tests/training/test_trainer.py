@@ -152,7 +152,7 @@ def test_two_processes_share_the_work(folder, finished):
     config_of(folder, "two")
     (folder / "two.toml").write_text(SETTINGS.replace('output = "run"', 'output = "two"'))
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29617"),
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
         *("-m", "linglue", "train", str(folder / "two.toml")),
     ]
     done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)

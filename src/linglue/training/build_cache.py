@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from linglue.errors import LinGlueError
 from linglue.features.base import Extractor
+from linglue.io.atomic import atomic_path
 from linglue.io.images import Image
 from linglue.training.cache import SETTINGS, FeatureCache, check_shard, shard_path, write_shard
 from linglue.training.pairs import IGNORE, UNMATCHABLE, PairGenerator, ground_truth_both
@@ -146,10 +147,11 @@ def _claim(work: _Work) -> None:
             raise LinGlueError(
                 f"{work.folder}: holds a cache built with other {', '.join(differing)}, use a new folder"
             )
+        if known == settings:
+            return
     work.folder.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps(settings, indent=1))
-    partial.rename(file)
+    with atomic_path(file) as partial:  # its name is unique: several processes may claim the folder at once
+        partial.write_text(json.dumps(settings, indent=1))
 
 
 def _fingerprint(photos: Sequence[Image]) -> str:

@@ -225,9 +225,9 @@ def processes() -> Iterator[None]:
 def train(config: RunConfig) -> Path:
     """The whole of `linglue train`: data, network, loop. Returns the weights of the best validation."""
     with processes():
-        if not dist.is_initialized() or dist.get_rank() == 0:
-            prepare_data(config)
         if dist.is_initialized():
+            if dist.get_rank() == 0:
+                prepare_data(config)
             dist.barrier()  # the others open what the first one made
         pairs, validation = prepare_data(config)
         trainer = Trainer(config, pairs, validation)
