@@ -79,7 +79,6 @@ class OptimiserConfig:
     decay: float = 0.9997  # of the rate, per step
     clip: float = 1.0  # norm of the gradient
     average: float = 0.995  # of the weights that are validated and shipped, per step
-    shift: float = 0.0  # whole-image shift of coordinates fed to the geometry encoder, in longer sides
     bfloat16: bool = False  # autocast
     seed: int = 0
 
