@@ -12,9 +12,19 @@ import cv2
 import numpy as np
 
 from linglue.errors import LinGlueError
-from linglue.io.images import Image, read_image, shrink
+from linglue.io.images import IMAGE_SUFFIXES, Image, read_image, shrink
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp")
+
+
+def image_names(folder: Path, at_least: int) -> list[str]:
+    """Names, below `folder`, of the photographs of one scene, in their order."""
+    if not folder.is_dir():
+        raise LinGlueError(f"{folder}: no such folder, allowed is a folder of photographs of one scene")
+    names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+    if len(names) < at_least:
+        raise LinGlueError(f"{folder}: holds {len(names)} photographs, allowed are at least {at_least}")
+    return names
 
 
 class Photos(Sequence[Image]):

@@ -24,6 +24,7 @@ from linglue.errors import LinGlueError
 from linglue.io.atomic import atomic_path
 from linglue.io.images import IMAGE_SUFFIXES, Image, read_image
 from linglue.training.pairs import ImagePair
+from linglue.training.photos import image_names
 from linglue.training.pinhole import CENTRE, Pinhole, integer_centres
 from linglue.training.tracks import SfmScene, load_scene
 from linglue.types import ImageSize
@@ -48,7 +49,7 @@ class SfmConfig:
 def reconstruct(images: Path, folder: Path, config: SfmConfig | None = None, threads: int = -1) -> SfmScene:
     """Reconstruct the images of a folder into `folder`, or load what is there; with one thread it is repeatable."""
     config = config or SfmConfig()
-    names = _image_names(images)
+    names = image_names(images, at_least=3)
     _claim(folder, names, config)
     if not (folder / SCENE).exists():
         _detect(images, folder, names, config, threads)
@@ -57,15 +58,6 @@ def reconstruct(images: Path, folder: Path, config: SfmConfig | None = None, thr
         _undistort(images, folder, model, threads)
         _scene(folder, images.resolve().name, config.max_error).save(folder / SCENE)
     return load_scene(folder / SCENE)
-
-
-def _image_names(images: Path) -> list[str]:
-    if not images.is_dir():
-        raise LinGlueError(f"{images}: no such folder, allowed is a folder of photographs of one scene")
-    names = sorted(str(p.relative_to(images)) for p in images.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
-    if len(names) < 3:
-        raise LinGlueError(f"{images}: holds {len(names)} photographs, allowed are at least 3")
-    return names
 
 
 def _claim(folder: Path, names: list[str], config: SfmConfig) -> None:
@@ -280,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LinGlueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    found = len(_image_names(options.images))
+    found = len(image_names(options.images, at_least=3))
     print(
         f"{options.output}: {len(scene.images)} of {found} images, {len(scene.points)} points, "
         f"{len(scene.xy)} observations"

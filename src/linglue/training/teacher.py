@@ -40,9 +40,10 @@ from tqdm import tqdm
 from linglue.errors import LinGlueError
 from linglue.features.base import load_weights
 from linglue.io.atomic import atomic_path
-from linglue.io.images import IMAGE_SUFFIXES, Image, read_image, shrink
+from linglue.io.images import Image, read_image, shrink
 from linglue.optional import need
 from linglue.training.pairs import Flags, ImagePair, Points
+from linglue.training.photos import image_names
 from linglue.types import Features, FloatArray
 
 ALIKED_FILE = "aliked-n16.pth"
@@ -106,7 +107,7 @@ def label_scene(
     One file per pair, so that an interrupted run goes on; pairs that failed leave an empty one.
     """
     config = config or LabelConfig()
-    names = _image_names(images)
+    names = image_names(images, at_least=2)
     every = list(combinations(range(len(names)), 2))
     order = np.random.default_rng(config.seed).permutation(len(every))[: config.max_pairs]
     folder.mkdir(parents=True, exist_ok=True)
@@ -145,15 +146,6 @@ def verified(points0: FloatArray, points1: FloatArray, config: LabelConfig) -> t
     if inliers.sum() < max(config.min_inliers, config.min_share * len(points0)):
         return none, none
     return points0[inliers], points1[inliers]
-
-
-def _image_names(images: Path) -> list[str]:
-    if not images.is_dir():
-        raise LinGlueError(f"{images}: no such folder, allowed is a folder of photographs of one scene")
-    names = sorted(str(p.relative_to(images)) for p in images.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
-    if len(names) < 2:
-        raise LinGlueError(f"{images}: holds {len(names)} photographs, allowed are at least 2")
-    return names
 
 
 def _read(images: Path, name: str, longer_side: int) -> Image:
