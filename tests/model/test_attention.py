@@ -38,6 +38,11 @@ def test_positive_is_elu_plus_one():
     assert (positive(x) > 0).all()
 
 
+def test_positive_has_the_derivative_of_elu():
+    x = torch.linspace(-5, 5, 41, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(positive, (x,))
+
+
 @pytest.mark.parametrize(("heads", "size"), [(1, 8), (4, 2), (8, 8)])
 @pytest.mark.parametrize("masked", [False, True])
 def test_linear_attention_equals_equation(heads, size, masked):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,12 +20,24 @@ EPSILON = 1e-6  # denominator of a query that attends to nothing
 PADDED_TOKENS = 1 << 16  # gathered at a time in pairwise attention
 
 
-def positive(x: Tensor) -> Tensor:
-    """φ(x) = elu(x) + 1, the feature map that replaces softmax attention's exponential.
+class _Positive(torch.autograd.Function):
+    """exp(min(x, 0)) + max(x, 0), whose derivative is its own value cut off at 1: nothing else need be remembered."""
 
-    Written as exp(min(x, 0)) + max(x, 0): the same values, four times faster than torch's elu on a CPU.
-    """
-    return x.clamp(max=0).exp() + x.clamp(min=0)
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x.clamp(max=0).exp_().add_(x.clamp(min=0))
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return gradients[0] * y.clamp(max=1)
+
+
+def positive(x: Tensor) -> Tensor:
+    """φ(x) = elu(x) + 1, the feature map that replaces softmax attention's exponential; faster than torch's elu."""
+    return cast(Tensor, _Positive.apply(x))
 
 
 def linear_attention(query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None = None) -> Tensor:
