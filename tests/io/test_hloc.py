@@ -1,4 +1,4 @@
-"""hloc's feature files, as hloc writes them and as we do."""
+"""hloc's feature and match files, as hloc writes them and as we do."""
 
 from pathlib import Path
 
@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from linglue.errors import LinGlueError
-from linglue.io.hloc import list_hloc_images, load_hloc_features, write_hloc_features
+from linglue.io.hloc import (
+    list_hloc_images,
+    load_hloc_features,
+    load_hloc_matches,
+    save_hloc_features,
+    save_hloc_matches,
+    write_hloc_features,
+)
 from linglue.types import Features
 
 
@@ -142,3 +149,87 @@ def test_contradicting_arrays_are_refused_by_name(tmp_path):
         file["a.jpg/descriptors"] = np.zeros((6, 256))  # (N, D), the wrong way round
     with pytest.raises(LinGlueError, match=r"feats\.h5: image 'a.jpg': descriptors has shape"):
         load_hloc_features(path, "a.jpg")
+
+
+def test_a_whole_file_appears_at_once(tmp_path):
+    path = tmp_path / "ours.h5"
+    save_hloc_features(path, ((name, features(count)) for name, count in (("db/ü 1.jpg", 3), ("db/ü 1.png", 0))))
+    assert list_hloc_images(path) == ["db/ü 1.jpg", "db/ü 1.png"]
+    assert np.array_equal(load_hloc_features(path, "db/ü 1.jpg").keypoints, features(3).keypoints)
+    before = path.read_bytes()
+
+    def breaks():
+        yield "a.jpg", features()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save_hloc_features(path, breaks())
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["ours.h5"]
+    with pytest.raises(LinGlueError, match=r"nowhere.x\.h5"):
+        save_hloc_features(tmp_path / "nowhere" / "x.h5", [])
+
+
+def hloc_matches(path: Path, group: str, partner: list[int], scores: list[float] | None) -> None:
+    """One pair as hloc's match_features writes it: 16-bit indices, half-precision scores."""
+    with h5py.File(path, "a", libver="latest") as file:
+        made = file.create_group(group)
+        made.create_dataset("matches0", data=np.array(partner, dtype=np.int16))
+        if scores is not None:
+            made.create_dataset("matching_scores0", data=np.array(scores, dtype=np.float16))
+
+
+@pytest.mark.parametrize("group", ["db-1.jpg/q-ä 2.jpg", "db-1.jpg_q-ä 2.jpg"])
+def test_reads_the_matches_hloc_writes_in_either_order(tmp_path, group):
+    hloc_matches(tmp_path / "m.h5", group, [-1, 4, -1, 0], [0, 0.5, 0, 0.25])
+    indices, scores = load_hloc_matches(tmp_path / "m.h5", "db/1.jpg", "q/ä 2.jpg")
+    assert indices.dtype == np.int64 and indices.tolist() == [[1, 4], [3, 0]]
+    assert scores.dtype == np.float32 and scores.tolist() == [0.5, 0.25]
+    indices, scores = load_hloc_matches(tmp_path / "m.h5", "q/ä 2.jpg", "db/1.jpg")
+    assert indices.tolist() == [[4, 1], [0, 3]] and scores.tolist() == [0.5, 0.25]
+
+
+def test_matches_without_scores_or_without_any(tmp_path):
+    hloc_matches(tmp_path / "m.h5", "a.jpg/b.jpg", [2, -1], None)
+    assert load_hloc_matches(tmp_path / "m.h5", "a.jpg", "b.jpg")[1].tolist() == [1]
+    hloc_matches(tmp_path / "m.h5", "a.jpg/c.jpg", [-1, -1], [0, 0])
+    indices, scores = load_hloc_matches(tmp_path / "m.h5", "a.jpg", "c.jpg")
+    assert indices.shape == (0, 2) and scores.shape == (0,)
+
+
+def test_hloc_reads_the_matches_we_write(tmp_path):
+    pairs = [
+        ("db/1.jpg", "q/2.jpg", np.array([[3, 70000], [0, 1]]), np.array([0.9, 0.1])),
+        ("db/1.jpg", "q/3.jpg", np.zeros((0, 2), np.int64), np.zeros(0)),
+    ]
+    counts = {"db/1.jpg": 5, "q/2.jpg": 80000, "q/3.jpg": 0}
+    save_hloc_matches(tmp_path / "m.h5", iter(pairs), counts)
+    with h5py.File(tmp_path / "m.h5") as file:  # as hloc's get_matches does
+        stored = file["db-1.jpg/q-2.jpg"]["matches0"].__array__()
+        assert stored.dtype == np.int32 and stored.tolist() == [1, -1, -1, 70000, -1]
+        assert np.allclose(file["db-1.jpg/q-2.jpg"]["matching_scores0"].__array__(), [0.1, 0, 0, 0.9, 0])
+        assert file["db-1.jpg/q-3.jpg"]["matches0"].__array__().tolist() == [-1] * 5
+    indices, scores = load_hloc_matches(tmp_path / "m.h5", "db/1.jpg", "q/2.jpg")
+    assert indices.tolist() == [[0, 1], [3, 70000]] and np.allclose(scores, [0.1, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("pairs", "complaint"),
+    [
+        ([("x.jpg", "b.jpg", [[0, 0]])], "keypoints of 'x.jpg' is not given"),
+        ([("a/b.jpg", "b.jpg", [[0, 4]])], "outside the keypoints of 'b.jpg', allowed is 0 to 3"),
+        ([("a/b.jpg", "b.jpg", [[0, 0]]), ("a-b.jpg", "b.jpg", [[1, 1]])], "cannot tell '/' in names from '-'"),
+    ],
+)
+def test_matches_that_cannot_be_written_leave_no_file(tmp_path, pairs, complaint):
+    items = [(name0, name1, np.array(indices), np.ones(len(indices))) for name0, name1, indices in pairs]
+    with pytest.raises(LinGlueError, match=rf"m\.h5: .*{complaint}"):
+        save_hloc_matches(tmp_path / "m.h5", items, {"a/b.jpg": 4, "a-b.jpg": 4, "b.jpg": 4})
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_matches_are_named(tmp_path):
+    hloc_matches(tmp_path / "m.h5", "a.jpg/b.jpg", [0], [1])
+    with pytest.raises(LinGlueError, match=r"m\.h5: no matches of 'a\.jpg' and 'c\.jpg'"):
+        load_hloc_matches(tmp_path / "m.h5", "a.jpg", "c.jpg")
+    with pytest.raises(LinGlueError, match=r"none\.h5: no such hloc file"):
+        load_hloc_matches(tmp_path / "none.h5", "a.jpg", "c.jpg")

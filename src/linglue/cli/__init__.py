@@ -15,7 +15,13 @@ from linglue.errors import LinGlueError
 # Only the module of the command that runs is imported: matching must not load training or evaluation.
 COMMANDS = {
     "match": "match two photographs (or two feature files) and write or draw the result",
-    "extract": "extract features of photographs into .npz files; what is there already is kept",
+    "extract": "extract the features of a folder of photographs; what is there already is kept",
+    "pairs": "choose which photographs of a work folder are to be matched",
+    "match-pairs": "match the chosen pairs of a work folder; what is there already is kept",
+    "reconstruct": "a folder of photographs to a sparse COLMAP model; killed runs go on where they were",
+    "localize": "camera poses of new photographs in the model of a work folder",
+    "export": "features and matches of a work folder for hloc, COLMAP or numpy",
+    "match-database": "match the SIFT features of an existing COLMAP database",
     "models": "list what can be loaded: front-ends, networks, licences",
     "demo": "match a real stereo pair with known truth, draw it and count what is right",
     "train": "train a network on a folder of photographs; killed runs go on where they were",
@@ -51,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _module(name: str) -> Any:
-    return import_module(f"linglue.cli.{name}")
+    return import_module(f"linglue.cli.{name.replace('-', '_')}")
 
 
 def _parser(chosen: str | None) -> argparse.ArgumentParser:

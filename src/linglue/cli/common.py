@@ -7,13 +7,17 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
 from linglue.matcher import MAX_KEYPOINTS, RESIZE
+
+if TYPE_CHECKING:
+    from linglue.pipeline.extract import ExtractConfig
+    from linglue.pipeline.workspace import Workspace
 
 
 def add_front_end(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +43,60 @@ def add_extraction(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tile", type=int, metavar="SIDE", help="cut images larger than this into tiles: little memory"
     )
+
+
+def add_images(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of photographs, with any subfolders")
+    parser.add_argument(
+        "--masks", type=Path, metavar="DIR", help="IMAGE.png for IMAGE in here: no keypoints where it is black"
+    )
+
+
+def add_work(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("work", type=Path, metavar="WORK", help="work folder of `linglue extract`")
+
+
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--weights", type=Path, metavar="FILE", help="your own network instead of the one in the package"
+    )
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workers", type=int, metavar="N", help="processes; as many as cores (at most 8) unless given")
+
+
+def workers(options: argparse.Namespace, device: str) -> int:
+    """--workers, checked, or as many as suit the device."""
+    from linglue.pipeline.pool import default_workers
+
+    if options.workers is not None and options.workers < 1:
+        raise LinGlueError(f"--workers is {options.workers}, allowed is at least 1")
+    return options.workers or default_workers(device)
+
+
+def extract_config(options: argparse.Namespace, device: str) -> ExtractConfig:
+    """The pipeline's configuration from --features, --max-keypoints and their like, checked."""
+    from linglue.pipeline.extract import ExtractConfig
+
+    return ExtractConfig(
+        features=options.features,
+        weights=options.extractor_weights,
+        max_keypoints=options.max_keypoints,
+        resize=longer_side(options),
+        tile=options.tile,
+        device=device,
+    )
+
+
+def check_work(folder: Path) -> Workspace:
+    """The work folder of earlier stages."""
+    from linglue.pipeline.workspace import Workspace
+
+    work = Workspace(folder)
+    if not work.features_file.is_file():
+        raise LinGlueError(f"{folder}: holds no {work.features_file.name}, allowed is a folder of `linglue extract`")
+    return work
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

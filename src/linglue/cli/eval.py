@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from linglue.cli import common
+from linglue.cli import common, eval_localization
 from linglue.errors import LinGlueError
 from linglue.evaluation import homography, pose
 from linglue.evaluation.estimators import (
@@ -24,6 +24,7 @@ from linglue.evaluation.estimators import (
 )
 from linglue.evaluation.methods import METHODS, Method, MethodOptions, has_network, make_method
 from linglue.evaluation.predictions import Extraction, Store
+from linglue.evaluation.recipes import MethodRecipe
 from linglue.evaluation.report import Table, json_values, write_csv, write_json
 from linglue.viz import plots
 
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     planar = tasks.add_parser("homography", help=summary, description=summary, formatter_class=parser.formatter_class)
     planar.add_argument("data", type=Path, metavar="DATA", help="folder of sequences v_* and i_*")
     _add_common(planar, "linglue-eval-homography")
+    _add_plot(planar)
     planar.add_argument(
         "--estimators",
         type=_names,
@@ -53,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     posed = tasks.add_parser("pose", help=summary, description=summary, formatter_class=parser.formatter_class)
     posed.add_argument("scenes", type=Path, nargs="+", metavar="SCENE", help="folder with images/ and gt/")
     _add_common(posed, "linglue-eval-pose")
+    _add_plot(posed)
     posed.add_argument("--max-gap", type=int, default=6, metavar="N", help="pairs at most this many images apart")
     posed.add_argument(
         "--threshold",
@@ -61,6 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PX",
         help=f"inlier threshold of the estimator at a longer side of {pose.REFERENCE_SIDE} pixels",
     )
+    summary = "camera poses in maps of known poses: each image among the others, or queries in Aachen's layout"
+    placed = tasks.add_parser("localization", help=summary, description=summary, formatter_class=parser.formatter_class)
+    _add_common(placed, "linglue-eval-localization")
+    eval_localization.add_arguments(placed)
 
 
 def _add_common(parser: argparse.ArgumentParser, work: str) -> None:
@@ -82,9 +89,12 @@ def _add_common(parser: argparse.ArgumentParser, work: str) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, default=Path(work), metavar="WORK", help="folder for predictions and results"
     )
-    parser.add_argument("--plot", type=Path, metavar="PICTURE", help="the curves, .png, .pdf or .svg")
     parser.add_argument("--markdown", action="store_true", help="tables for documents instead of the terminal")
     common.add_json(parser)
+
+
+def _add_plot(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--plot", type=Path, metavar="PICTURE", help="the curves, .png, .pdf or .svg")
 
 
 def _names(text: str) -> list[str]:
@@ -99,7 +109,8 @@ def run(options: argparse.Namespace) -> None:
     if options.threshold <= 0:
         raise LinGlueError(f"--threshold is {options.threshold}, allowed is a positive number of pixels")
     report = common.Report(options.json)
-    {"homography": _run_homography, "pose": _run_pose}[options.task](options, report)
+    tasks = {"homography": _run_homography, "pose": _run_pose, "localization": _run_localization}
+    tasks[options.task](options, report)
     report.finish()
 
 
@@ -170,6 +181,14 @@ def _run_pose(options: argparse.Namespace, report: common.Report) -> None:
     results = {"settings": settings, "results": summary}
     rows, tables = pose.csv_rows(scores), pose.tables(summary)
     _finish(options, report, tables, line, results, rows, made, lambda path: plots.plot_pose(path, errors))
+
+
+def _run_localization(options: argparse.Namespace, report: common.Report) -> None:
+    device = common.device(options)
+    methods = _methods(options, report, device)
+    how = MethodOptions(options.features, options.weights, device)
+    recipes = [MethodRecipe(method.name, how) for method in methods]
+    eval_localization.run(options, report, recipes, _settings(options, methods), device)
 
 
 def _methods(options: argparse.Namespace, report: common.Report, device: str) -> list[Method]:

@@ -32,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hloc-dog", action="store_true", help=".h5 files are of hloc's DoG: degrees, and sigma instead of diameter"
     )
-    parser.add_argument(
-        "--weights", type=Path, metavar="FILE", help="your own network instead of the one in the package"
-    )
+    common.add_weights(parser)
     common.add_device(parser)
     common.add_json(parser)
 

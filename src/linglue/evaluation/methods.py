@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from linglue.errors import LinGlueError
-from linglue.evaluation.fingerprint import code_sha256, file_sha256
+from linglue.fingerprint import code_sha256, file_sha256
 from linglue.matcher import Matcher
 from linglue.matching.distance import mutual_matches
 from linglue.matching.nearest import mutual, nearest_both_ways

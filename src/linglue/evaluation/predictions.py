@@ -21,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 from linglue.errors import LinGlueError
-from linglue.evaluation.fingerprint import code_sha256, file_sha256, settings_hash
+from linglue.fingerprint import code_sha256, file_sha256, settings_hash
 from linglue.evaluation.methods import Method
 from linglue.features import make_extractor
 from linglue.features.base import Extractor

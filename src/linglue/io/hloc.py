@@ -1,8 +1,12 @@
-"""hloc's feature files (HDF5): one group per image name, keypoints with pixel centres at integers as ours are."""
+"""hloc's feature and match files (HDF5).
+
+Features: one group per image name, keypoints with pixel centres at integers as ours are; hloc adds COLMAP's half pixel
+itself. Matches: one group per pair, with the partner of every keypoint of the first image.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,8 @@ import h5py
 import numpy as np
 
 from linglue.errors import LinGlueError
-from linglue.types import Features, ImageSize
+from linglue.io.atomic import atomic_path
+from linglue.types import Features, FloatArray, ImageSize, IndexArray
 
 _DATASETS = ("keypoints", "descriptors", "scores", "keypoint_scores", "image_size", "scales", "oris")
 
@@ -64,11 +69,73 @@ def load_hloc_features(path: str | Path, name: str, kind: str = "unknown", dog: 
         raise LinGlueError(f"{path}: image {name!r}: {error}") from error
 
 
+def save_hloc_features(path: str | Path, features: Iterable[tuple[str, Features]]) -> None:
+    """Write a whole file from (image name, features), in float32; scales stay diameters and orientations radians.
+
+    It appears when all is written. Images are asked for one at a time and not kept.
+    """
+    with atomic_path(path) as temporary, _opened(temporary, "w", path) as file:
+        for name, found in features:
+            _put(file, path, name, found)
+
+
 def write_hloc_features(path: str | Path, name: str, features: Features) -> None:
-    """Add or replace the image `name`, in float32; scales stay diameters and orientations radians.
+    """Add or replace the image `name` in a file, as `save_hloc_features` writes it.
 
     Changes the file in place, as HDF5 must: a crash can damage it, and two writers at once are not allowed.
     """
+    with _opened(path, "a") as file:
+        _put(file, path, name, features)
+
+
+def save_hloc_matches(
+    path: str | Path,
+    matches: Iterable[tuple[str, str, IndexArray, FloatArray]],
+    keypoints: Mapping[str, int],
+) -> None:
+    """Write a whole file from (name0, name1, (K, 2) indices, (K,) scores); it appears when all is written.
+
+    `keypoints`: their number in every image. Indices are int32 (hloc's own writer cuts them to 16 bits, its reader
+    takes any), scores float32.
+    """
+    with atomic_path(path) as temporary, _opened(temporary, "w", path) as file:
+        for name0, name1, indices, scores in matches:
+            for name, column in zip((name0, name1), indices.T, strict=True):
+                if name not in keypoints:
+                    raise LinGlueError(f"{path}: the number of keypoints of {name!r} is not given")
+                if len(column) and not 0 <= column.min() <= column.max() < keypoints[name]:
+                    raise LinGlueError(
+                        f"{path}: matches of {name0!r} and {name1!r} point outside the keypoints of {name!r}, "
+                        f"allowed is 0 to {keypoints[name] - 1}"
+                    )
+            group = _pair_group(name0, name1)
+            if group in file:
+                raise LinGlueError(
+                    f"{path}: pair {name0!r}, {name1!r} is there already; hloc cannot tell '/' in names from '-'"
+                )
+            partner = np.full(keypoints[name0], -1, dtype=np.int32)
+            score = np.zeros(keypoints[name0], dtype=np.float32)
+            partner[indices[:, 0]], score[indices[:, 0]] = indices[:, 1], scores
+            file.create_dataset(f"{group}/matches0", data=partner)
+            file.create_dataset(f"{group}/matching_scores0", data=score)
+
+
+def load_hloc_matches(path: str | Path, name0: str, name1: str) -> tuple[IndexArray, FloatArray]:
+    """(K, 2) indices into the features of the two images, in this order, and (K,) scores; 1 if none are stored.
+
+    A pair is found whichever image was matched first, and in files of older versions too.
+    """
+    with _opened(path, "r") as file:
+        for separator in ("/", "_"):  # hloc's own now, and in its older files
+            for reverse in (False, True):
+                group = file.get(_pair_group(*((name1, name0) if reverse else (name0, name1)), separator))
+                if isinstance(group, h5py.Group) and "matches0" in group:
+                    indices, scores = _matches(group)
+                    return indices[:, ::-1] if reverse else indices, scores
+    raise LinGlueError(f"{path}: no matches of {name0!r} and {name1!r} in the file")
+
+
+def _put(file: h5py.File, path: str | Path, name: str, features: Features) -> None:
     arrays = {
         "keypoints": features.keypoints,
         "descriptors": features.descriptors.T,
@@ -77,27 +144,37 @@ def write_hloc_features(path: str | Path, name: str, features: Features) -> None
         "scales": features.scales,
         "oris": features.oris,
     }
-    with _opened(path, "a") as file:
-        try:
-            group = file.require_group(name)
-        except (TypeError, ValueError) as error:
-            raise LinGlueError(f"{path}: {name!r} cannot be an image name, part of it is a dataset") from error
-        for key in _DATASETS:  # not the whole group: it may hold the images of a folder of the same name
-            if isinstance(group.get(key), h5py.Dataset):
-                del group[key]
-        for key, array in arrays.items():
-            if array is not None:
-                group.create_dataset(key, data=array)
+    try:
+        group = file.require_group(name)
+    except (TypeError, ValueError) as error:
+        raise LinGlueError(f"{path}: {name!r} cannot be an image name, part of it is a dataset") from error
+    for key in _DATASETS:  # not the whole group: it may hold the images of a folder of the same name
+        if isinstance(group.get(key), h5py.Dataset):
+            del group[key]
+    for key, array in arrays.items():
+        if array is not None:
+            group.create_dataset(key, data=array)
+
+
+def _pair_group(name0: str, name1: str, separator: str = "/") -> str:
+    return separator.join(name.replace("/", "-") for name in (name0, name1))
+
+
+def _matches(group: h5py.Group) -> tuple[IndexArray, FloatArray]:
+    partner = np.asarray(group["matches0"]).astype(np.int64)
+    scores = np.asarray(group["matching_scores0"]) if "matching_scores0" in group else np.ones(len(partner))
+    index = np.flatnonzero(partner != -1)
+    return np.column_stack([index, partner[index]]), scores[index].astype(np.float32)
 
 
 @contextmanager
-def _opened(path: str | Path, mode: str) -> Iterator[h5py.File]:
-    """The open file; what HDF5 says about unreadable ones becomes one line that names it."""
+def _opened(path: str | Path, mode: str, named: str | Path | None = None) -> Iterator[h5py.File]:
+    """The open file; what HDF5 says about unusable ones becomes one line that names it, or what it is to be `named`."""
     if mode == "r" and not Path(path).is_file():
-        raise LinGlueError(f"{path}: no such hloc feature file")
+        raise LinGlueError(f"{path}: no such hloc file")
     try:
         with h5py.File(path, mode) as file:
             yield file
     except OSError as error:
-        doing = "read" if mode == "r" else "written"
-        raise LinGlueError(f"{path}: not an HDF5 file that can be {doing} ({str(error).splitlines()[0]})") from error
+        doing, reason = "read" if mode == "r" else "written", str(error).splitlines()[0]
+        raise LinGlueError(f"{named or path}: not an HDF5 file that can be {doing} ({reason})") from error

@@ -17,7 +17,7 @@ from linglue.training.photos import Deck
 from linglue.training.warp import Matrix, apply, fill, mosaic, pyramid, warp
 from linglue.types import ImageSize
 
-ATTEMPTS = 20  # times a whole arrangement is drawn before giving up
+ATTEMPTS = 1000  # times a whole arrangement is drawn before giving up; some photographs allow few
 CANDIDATES = 40  # second views among which the one of the wanted overlap is chosen
 RIM = 3.0  # pixels of the canvas; keypoints that close to its edge are made by what lies beyond
 

@@ -19,7 +19,7 @@ from linglue.training.warp import fill
 from linglue.training.world import World, WorldConfig, build_world
 from linglue.types import ImageSize
 
-ATTEMPTS = 12  # scenes drawn before giving up
+ATTEMPTS = 200  # scenes drawn before giving up
 CAMERAS = 12  # second cameras tried per scene
 RIM = 2  # pixels around a jump in depth where a keypoint may belong to either side
 BEND = 0.02  # relative second difference of inverse depth that counts as a jump: it is zero on any plane

@@ -10,7 +10,7 @@ from typing import Any
 
 from linglue.errors import LinGlueError
 
-PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGE = Path(__file__).resolve().parent
 
 
 def file_sha256(path: str | Path) -> str:

@@ -1,0 +1,131 @@
+"""Camera poses of new photographs in the model of a work folder; what was localized already is kept."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from linglue.cli import common
+from linglue.errors import LinGlueError
+from linglue.io.poses import write_poses
+from linglue.matcher import MAX_KEYPOINTS, RESIZE, Matcher
+from linglue.optional import need
+from linglue.pipeline.absolute_pose import PoseConfig
+from linglue.pipeline.extract import ExtractConfig
+from linglue.pipeline.localize import LocalizeConfig, Localizer, check_map
+from linglue.pipeline.localize_queries import localize_queries, map_settings
+from linglue.pipeline.match import LinGlueRecipe
+from linglue.pipeline.queries import find_queries
+from linglue.pipeline.summary import read_summary
+from linglue.pipeline.workspace import Workspace
+
+DETAILS_SUFFIX = ".jsonl"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "queries",
+        type=Path,
+        metavar="QUERIES",
+        help="folder of photographs, or a list with lines `name MODEL width height p1 p2 …`",
+    )
+    parser.add_argument("--map", type=Path, required=True, metavar="WORK", help="work folder of `linglue reconstruct`")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="POSES",
+        help="lines `name qw qx qy qz tx ty tz` (camera from world), .txt; POSES.jsonl beside it says more",
+    )
+    parser.add_argument("--images", type=Path, metavar="DIR", help="with a list: where its photographs lie")
+    parser.add_argument(
+        "--intrinsics",
+        metavar="VALUES",
+        help="with a folder: known ones, fx,fy,cx,cy or MODEL,p1,p2,… for all, or a file like the list; else they are "
+        "found together with the pose, beginning with EXIF; COLMAP's origin, the corner of the top-left pixel",
+    )
+    common.add_front_end(parser)
+    common.add_extraction(parser)
+    parser.set_defaults(features=None, max_keypoints=None, resize=None)
+    parser.epilog = "--features, --max-keypoints, --resize and --tile are those of the map unless given."
+    common.add_weights(parser)
+    parser.add_argument(
+        "--top", type=int, default=LocalizeConfig.top, metavar="N", help="most similar photographs of the map to match"
+    )
+    parser.add_argument(
+        "--max-error",
+        type=float,
+        default=PoseConfig.max_error,
+        metavar="PX",
+        help="of a keypoint that fits the pose, at a longer side of 1600 pixels",
+    )
+    parser.add_argument(
+        "--min-inliers", type=int, default=PoseConfig.min_inliers, metavar="N", help="keypoints that must fit a pose"
+    )
+    parser.add_argument("--seed", type=int, default=PoseConfig.seed, help="of everything random")
+    common.add_device(parser)
+    common.add_json(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    need("pycolmap", "linglue localize")
+    common.check_output(options.output, (".txt",))
+    work = Workspace(options.map)
+    check_map(work)
+    device = common.device(options)
+    how = _extraction(options, work, device)
+    recipe = LinGlueRecipe(how.features, options.weights, device)
+    pose = PoseConfig(options.max_error, options.min_inliers, options.seed)
+    config = LocalizeConfig(how.max_keypoints, how.resize, how.tile, options.top, pose)
+    settings = map_settings(work, config, {"extract": how.settings(), "matcher": recipe.settings()})
+    matcher = partial(Matcher.from_pretrained, how.features, how.weights, options.weights, device)
+    queries, problems = find_queries(options.queries, options.images, options.intrinsics)
+
+    details = options.output.with_suffix(DETAILS_SUFFIX)
+    found = localize_queries(queries, lambda: Localizer.from_work(work.folder, matcher(), config), settings, details)
+    poses = {located.name: located.pose for located in found.located if located.pose is not None}
+    write_poses(options.output, poses)
+
+    report = common.Report(options.json)
+    failed = {located.name: located.reason for located in found.located if located.pose is None}
+    problems = [*problems, *found.problems]
+    report.line(
+        f"{len(poses)} of {len(found.located)} images localized ({found.kept} were done before)",
+        queries=len(found.located),
+        localized=len(poses),
+        made=found.made,
+        kept=found.kept,
+        failed=failed,
+        problems=problems,
+    )
+    for name, reason in failed.items():
+        report.line(f"{name}: not localized ({reason})")
+    for problem in problems:
+        report.line(problem)
+    report.line(f"written: {options.output}, {details}", output=str(options.output), details=str(details))
+    report.finish()
+    if not found.located:
+        raise LinGlueError(f"{options.queries}: none of its photographs could be used")
+
+
+def _extraction(options: argparse.Namespace, work: Workspace, device: str) -> ExtractConfig:
+    """As the features of the map were taken, where nothing else is asked for."""
+    made: dict[str, Any] = {}
+    if work.summary.is_file():
+        made = dict(read_summary(work.summary).settings.get("extract", {}))
+    with work.features() as store:
+        kind = store.kind()
+    if options.features not in (None, kind):
+        raise LinGlueError(f"--features is {options.features}, allowed is {kind}: the map {work.folder} is made of it")
+    asked = options.max_keypoints is not None
+    return ExtractConfig(
+        features=kind,
+        weights=options.extractor_weights,
+        max_keypoints=options.max_keypoints if asked else made.get("max_keypoints", MAX_KEYPOINTS),
+        resize=made.get("resize", RESIZE) if options.resize is None else common.longer_side(options),
+        tile=made.get("tile") if options.tile is None else options.tile,
+        device=device,
+    )

@@ -1,0 +1,50 @@
+"""Replace the matches in a COLMAP database of SIFT features by better ones; interrupted work goes on where it was."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from linglue.cli import common
+from linglue.pipeline.match import LinGlueRecipe
+from linglue.pipeline.match_database import EXHAUSTIVE, EXISTING, match_database
+from linglue.stopwatch import Stopwatch
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("database", type=Path, metavar="DATABASE", help="made by `colmap feature_extractor`")
+    parser.add_argument(
+        "--pairs",
+        default=EXISTING,
+        metavar="WHICH",
+        help=f"{EXISTING}: those the database has matches of; {EXHAUSTIVE}: all; or a file, two names and a tab a line",
+    )
+    parser.add_argument(
+        "--verify",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="estimate the two-view geometries, without which no mapper can start",
+    )
+    parser.add_argument(
+        "--weights", type=Path, metavar="FILE", help="your own network instead of the one in the package"
+    )
+    common.add_device(parser)
+    common.add_json(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    recipe = LinGlueRecipe("sift", options.weights, common.device(options))
+    report = common.Report(options.json)
+    watch = Stopwatch("cpu")
+    with watch.stage("total"):
+        result = match_database(options.database, options.pairs, recipe, options.verify)
+    report.line(
+        f"{result.made} pairs matched, {result.kept} were there already; {result.matches} matches",
+        **asdict(result),
+        database=str(options.database),
+        seconds=watch.seconds["total"],
+    )
+    if result.verified is not None:
+        report.line(f"{result.verified} pairs verified, {result.inliers} inliers")
+    report.finish()

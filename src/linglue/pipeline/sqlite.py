@@ -1,0 +1,91 @@
+"""One SQLite file that survives: kill −9 and full disks leave it as it was after the last finished entry."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from linglue.errors import LinGlueError
+
+LAYOUT = 1  # of the tables; kept in the file as its user_version
+PATIENCE = 60.0  # seconds to wait for another process that is writing
+
+_log = logging.getLogger(__name__)
+
+
+class SqliteFile:
+    """An open file with the tables of `SCHEMA`; every `_write` is a transaction of its own."""
+
+    SCHEMA: str
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._connection = self._open()
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # locked, no permission, full: the file itself is fine
+                raise self._complaint(error) from error
+            # Nobody should have to find and delete a file by hand: keep the damaged one aside and begin again.
+            aside = _free_name(path)
+            path.replace(aside)
+            for side_file in ("-wal", "-shm"):  # SQLite's own, of the damaged file
+                path.with_name(path.name + side_file).unlink(missing_ok=True)
+            _log.warning("%s: damaged (%s), kept as %s; its work is done again", path, error, aside.name)
+            self._connection = self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+        try:
+            # Readers and one writer at a time do not wait for each other; a killed writer's rest is cleared by the next.
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            (layout,) = connection.execute("PRAGMA user_version").fetchone()
+            if layout == 0:
+                connection.executescript(f"BEGIN IMMEDIATE; {self.SCHEMA} PRAGMA user_version = {LAYOUT}; COMMIT;")
+            elif layout != LAYOUT:
+                raise LinGlueError(f"{self.path}: has layout {layout}, allowed is {LAYOUT}: made by another LinGlue")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _read(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
+        """Rows of a query, one at a time."""
+        with self._translated():
+            yield from self._connection.execute(query, values)
+
+    def _write(self, statement: str, values: tuple[Any, ...]) -> None:
+        """Change the file; when this returns, the change outlives the process."""
+        with self._translated():
+            self._connection.execute(statement, values)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._complaint(error) from error
+
+    def _complaint(self, error: sqlite3.Error) -> LinGlueError:
+        return LinGlueError(f"{self.path}: {error}; what was finished is kept, the same command goes on from there")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    return aside
