@@ -15,7 +15,17 @@ from linglue.pipeline.feature_store import FeatureStore
 from linglue.pipeline.match_store import MatchStore
 from linglue.types import Features
 
-NAMES = ["a.jpg", "a.png", "with space.jpg", "sub/ü-ö-中.jpg", "sub-x/y-z.jpg", "x/y.jpg", "x-y.jpg", "x_y.jpg", "'; --.jpg"]
+NAMES = [
+    "a.jpg",
+    "a.png",
+    "with space.jpg",
+    "sub/ü-中.jpg",
+    "sub-x/y-z.jpg",
+    "x/y.jpg",
+    "x-y.jpg",
+    "x_y.jpg",
+    "'; --.jpg",
+]
 
 
 def make_features(seed, count=20, shaped=True):

@@ -52,7 +52,7 @@ def test_a_model_without_points(tmp_path):
     assert read(tmp_path / "empty.png").std() > 0
 
 
-@pytest.mark.parametrize("count", [1, 10, 60, 2500])
+@pytest.mark.parametrize("count", [1, 10, 2500])
 def test_match_graph_of_any_size(tmp_path, count):
     names = [f"folder one/ä {number}.jpg" for number in range(count)]
     verified = {(a, b): 40 + k for k, (a, b) in enumerate(pairwise(names))}

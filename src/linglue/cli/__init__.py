@@ -21,6 +21,7 @@ COMMANDS = {
     "reconstruct": "a folder of photographs to a sparse COLMAP model; killed runs go on where they were",
     "localize": "camera poses of new photographs in the model of a work folder",
     "export": "features and matches of a work folder for hloc, COLMAP or numpy",
+    "import-hloc": "features of an hloc file into a work folder, to be matched there",
     "match-database": "match the SIFT features of an existing COLMAP database",
     "models": "list what can be loaded: front-ends, networks, licences",
     "demo": "match a real stereo pair with known truth, draw it and count what is right",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from linglue.cli import common, eval_localization
+from linglue.cli import common, eval_localization, eval_reconstruction
 from linglue.errors import LinGlueError
 from linglue.evaluation import homography, pose
 from linglue.evaluation.estimators import (
@@ -68,6 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     placed = tasks.add_parser("localization", help=summary, description=summary, formatter_class=parser.formatter_class)
     _add_common(placed, "linglue-eval-localization")
     eval_localization.add_arguments(placed)
+    summary = "sparse models (ETH protocol): registered images, points, tracks, errors; with gt/ also of the cameras"
+    built = tasks.add_parser(
+        "reconstruction", help=summary, description=summary, formatter_class=parser.formatter_class
+    )
+    _add_common(built, "linglue-eval-reconstruction")
+    eval_reconstruction.add_arguments(built)
 
 
 def _add_common(parser: argparse.ArgumentParser, work: str) -> None:
@@ -106,10 +112,15 @@ def run(options: argparse.Namespace) -> None:
     if options.plot is not None:
         common.check_output(options.plot, plots.SUFFIXES)
         plots.check_plotting()
-    if options.threshold <= 0:
+    if options.threshold is not None and options.threshold <= 0:
         raise LinGlueError(f"--threshold is {options.threshold}, allowed is a positive number of pixels")
     report = common.Report(options.json)
-    tasks = {"homography": _run_homography, "pose": _run_pose, "localization": _run_localization}
+    tasks = {
+        "homography": _run_homography,
+        "pose": _run_pose,
+        "localization": _run_localization,
+        "reconstruction": _run_reconstruction,
+    }
     tasks[options.task](options, report)
     report.finish()
 
@@ -189,6 +200,14 @@ def _run_localization(options: argparse.Namespace, report: common.Report) -> Non
     how = MethodOptions(options.features, options.weights, device)
     recipes = [MethodRecipe(method.name, how) for method in methods]
     eval_localization.run(options, report, recipes, _settings(options, methods), device)
+
+
+def _run_reconstruction(options: argparse.Namespace, report: common.Report) -> None:
+    with_colmap = eval_reconstruction.take_colmap(options.compare)
+    device = common.device(options)
+    how = MethodOptions(options.features, options.weights, device)
+    recipes = [MethodRecipe(method.name, how) for method in _methods(options, report, device)]
+    eval_reconstruction.run(options, report, recipes, with_colmap, device)
 
 
 def _methods(options: argparse.Namespace, report: common.Report, device: str) -> list[Method]:

@@ -39,9 +39,7 @@ def _extract_one(options: argparse.Namespace) -> None:
     common.check_output(options.output, (".npz",))
     report = common.Report(options.json)
     extractor = make_extractor(options.features, options.extractor_weights, common.device(options))
-    features = extractor.extract(
-        options.images, options.max_keypoints, common.longer_side(options), tile=options.tile
-    )
+    features = extractor.extract(options.images, options.max_keypoints, common.longer_side(options), tile=options.tile)
     save_features(options.output, features)
     report.line(f"{options.images}: {len(features)} {features.kind} keypoints", keypoints=len(features))
     report.line(f"written: {options.output}", output=str(options.output))

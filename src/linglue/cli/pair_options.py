@@ -18,7 +18,7 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
         "--pairs",
         choices=get_args(Method),
         default=DEFAULTS.method,
-        help="which photographs are matched: all with all, neighbours by name, look-alikes, neighbours in space, a list; "
+        help="which photographs are matched: all, neighbours by name, look-alikes, neighbours in space, a list; "
         "auto: all up to 60 photographs, look-alikes beyond",
     )
     group.add_argument("--pair-list", type=Path, metavar="FILE", help="with --pairs list: two names per line and a tab")

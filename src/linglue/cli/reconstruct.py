@@ -71,5 +71,6 @@ def run(options: argparse.Namespace) -> None:
     summary = reconstruct(options.images, work, config)
     for line in summary.lines():
         report.line(line)
-    report.line(f"written: {work.model}, {work.summary}, {work.pictures}", **asdict(summary), model_folder=str(work.model))
+    files = {"model_folder": str(work.model), "pictures": str(work.pictures)}
+    report.line(f"written: {work.model}, {work.summary}, {work.pictures}", **asdict(summary), **files)
     report.finish()

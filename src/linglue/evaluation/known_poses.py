@@ -65,9 +65,7 @@ def find_model(folder: Path) -> Path:
     found = sorted({path.parent for name in _MODEL_FILES for path in folder.rglob(name)})
     if len(found) != 1:
         which = ": " + ", ".join(str(path.relative_to(folder)) for path in found) if found else ""
-        raise LinGlueError(
-            f"{folder}: holds {len(found)} COLMAP models{which}; allowed is one, or --model"
-        )
+        raise LinGlueError(f"{folder}: holds {len(found)} COLMAP models{which}; allowed is one, or --model")
     return found[0]
 
 

@@ -156,9 +156,7 @@ def localize_scene(scene: QueryScene, work: Workspace, how: Measurement) -> Meas
         views = {name: scene.views[name] for name in names if name in scene.views}
         queries = [name for name in names if name in scene.queries]
         if len(views) < 2:
-            raise LinGlueError(
-                f"{scene.images}: {len(views)} images of the reference model, allowed are 2 or more"
-            )
+            raise LinGlueError(f"{scene.images}: {len(views)} images of the reference model, allowed are 2 or more")
         pairs = _map_pairs(list(views), how.top, features)
         retrieval = Retrieval.build(views, features.get)
         partners = {

@@ -21,10 +21,10 @@ import torch
 from tqdm import tqdm
 
 from linglue.errors import LinGlueError
-from linglue.fingerprint import code_sha256, file_sha256, settings_hash
 from linglue.evaluation.methods import Method
 from linglue.features import make_extractor
 from linglue.features.base import Extractor
+from linglue.fingerprint import code_sha256, file_sha256, settings_hash
 from linglue.io.atomic import atomic_path
 from linglue.io.npz import load_features, save_features
 from linglue.types import Features, FloatArray, ImageSize

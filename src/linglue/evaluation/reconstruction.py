@@ -95,13 +95,143 @@ def measure(scene: KnownScene, work: Path, how: Measurement) -> list[ModelScore]
     features = settings_hash({**how.extract.settings(), "code": code_sha256(*_FEATURE_CODE)})
     above = work / scene.name / features
     models = above / f"models-{settings_hash({'code': code_sha256(*_MODEL_CODE), **asdict(how.mapping)})}"
-    scores = []
     with Workspace(above).locked():
-        config = CameraConfig(intrinsics=_write_intrinsics(above / "intrinsics.txt", scene))
-        for recipe in how.recipes:
-            place = _SharedWorkspace(models / recipe.name, above)
-            scores.append(_score(scene, place, recipe.name, lambda: _reconstruct(scene, place, recipe, config, how)))
+        cameras = CameraConfig(intrinsics=_write_intrinsics(above / "intrinsics.txt", scene))
+        scores = [
+            _by_method(scene, _SharedWorkspace(models / recipe.name, above), recipe, cameras, how)
+            for recipe in how.recipes
+        ]
         if how.colmap is not None:
-            place = _SharedWorkspace(models / COLMAP, above)
-            scores.append(_score(scene, place, COLMAP, lambda: _by_colmap(scene, place, how)))
+            scores.append(_by_colmap(scene, _SharedWorkspace(models / COLMAP, above), how, how.colmap))
     return scores
+
+
+def _write_intrinsics(path: Path, scene: KnownScene) -> str | None:
+    """The known cameras as a list for `pipeline.cameras`, if there are any."""
+    if not scene.views:
+        return None
+    lines = [
+        " ".join([name, camera.model.name, str(camera.width), str(camera.height), *map(repr, camera.params.tolist())])
+        for name, camera in ((name, view.camera) for name, view in scene.views.items())
+    ]
+    with atomic_path(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def _by_method(
+    scene: KnownScene, work: Workspace, recipe: MethodRecipe, cameras: CameraConfig, how: Measurement
+) -> ModelScore:
+    """The score of a matcher, with all of our pipeline around it."""
+    config = ReconstructConfig(
+        extract=how.extract, recipe=recipe, cameras=cameras, mapping=how.mapping, workers=how.workers, pictures=False
+    )
+    before = _written(work.summary)
+    try:
+        summary = reconstruct(scene.images, work, config)
+    except LinGlueError as error:
+        return _failed(scene, recipe.name, error)
+    with work.matches() as matches:
+        all_seconds = matches.seconds()
+    seconds = float(np.median([all_seconds[pair] for pair in read_pairs(work.pairs)]))
+    return _score(scene, recipe.name, work, summary, seconds, made=_written(work.summary) != before)
+
+
+def _by_colmap(scene: KnownScene, work: Workspace, how: Measurement, config: ColmapConfig) -> ModelScore:
+    """The score of COLMAP's own pipeline on the photographs that the others use."""
+    work.folder.mkdir(parents=True, exist_ok=True)
+    before = _written(work.summary)
+    try:
+        with work.features() as features:
+            found = survey(scene.images, features)
+            photos = extract_photos(found.photos, how.extract, features, how.workers).photos
+        cameras = {name: view.camera for name, view in scene.views.items()}
+        summary = reconstruct_by_colmap(scene.images, photos, cameras, work, config)
+    except LinGlueError as error:
+        return _failed(scene, COLMAP, error)
+    seconds = summary.seconds["match"] / summary.matched_pairs
+    return _score(scene, COLMAP, work, summary, seconds, made=_written(work.summary) != before)
+
+
+def _written(path: Path) -> int | None:
+    """When a file was written, in nanoseconds."""
+    return path.stat().st_mtime_ns if path.is_file() else None
+
+
+def _failed(scene: KnownScene, method: str, error: LinGlueError) -> ModelScore:
+    return ModelScore(scene.name, method, None, True, float("nan"), {}, {}, str(error))
+
+
+def _score(scene: KnownScene, method: str, work: Workspace, summary: Summary, seconds: float, made: bool) -> ModelScore:
+    positions: dict[str, float] = {}
+    rotations: dict[str, float] = {}
+    reason = None
+    if scene.views:
+        truth = {name: view.cam_from_world.matrix for name, view in scene.views.items()}
+        try:
+            positions, rotations = aligned_errors(read_model(work.model), truth)
+        except LinGlueError as error:  # too few cameras: the model counts all the same
+            reason = str(error)
+    return ModelScore(scene.name, method, summary.model, made, seconds, positions, rotations, reason)
+
+
+def summarise(scores: Sequence[ModelScore]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Per scene and method: the numbers of the model, mean and median errors of its cameras, seconds per pair."""
+    summary: dict[str, dict[str, dict[str, Any]]] = {}
+    for s in scores:
+        values: dict[str, Any] = {} if s.model is None else asdict(s.model)
+        values["seconds"] = s.seconds
+        for name, errors in (("position_error", s.position_errors), ("rotation_error", s.rotation_errors)):
+            for of in (np.mean, np.median) if errors else ():
+                values[f"{of.__name__}_{name}"] = float(of(list(errors.values())))
+        if s.reason is not None:
+            values["reason"] = s.reason
+        summary.setdefault(s.scene, {})[s.method] = values
+    return summary
+
+
+def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table]:
+    """One row per scene and method; dashes where there is no model, or no truth while another scene has one."""
+    known = any("mean_position_error" in values for methods in summary.values() for values in methods.values())
+    timed = all(BASE in methods for methods in summary.values())
+    columns = {
+        "points": ("points", 0, 1),
+        "observations": ("observations", 0, 1),
+        "track": ("track_length", 2, 1),
+        "error px": ("reprojection_error", 3, 1),
+    }
+    if known:
+        columns |= {
+            "mean mm": ("mean_position_error", 2, 1000),
+            "median mm": ("median_position_error", 2, 1000),
+            "mean °": ("mean_rotation_error", 4, 1),
+            "median °": ("median_rotation_error", 4, 1),
+        }
+    rows = []
+    for scene, methods in summary.items():
+        base = methods[BASE]["seconds"] if timed else 1e-3
+        for method, values in methods.items():
+            registered = f"{values['registered']}/{values['images']}" if "images" in values else "–"
+            numbers = [_number(values.get(key), digits, factor) for key, digits, factor in columns.values()]
+            rows.append((scene, method, registered, *numbers, _number(values["seconds"], 2 if timed else 0, 1 / base)))
+    header = ("scene", "method", "registered", *columns, f"time/{BASE}" if timed else "ms")
+    return [Table(header, tuple(rows), labels=2)]
+
+
+def _number(value: float | None, digits: int, factor: float) -> str:
+    return "–" if value is None or not np.isfinite(value * factor) else f"{value * factor:.{digits}f}"
+
+
+def csv_rows(scores: Sequence[ModelScore]) -> list[dict[str, Any]]:
+    """One row per method and camera with a true pose and an own one."""
+    return [
+        {
+            "scene": s.scene,
+            "method": s.method,
+            "image": image,
+            "position_error": position,
+            "rotation_error": s.rotation_errors[image],
+        }
+        for s in scores
+        for image, position in s.position_errors.items()
+    ]

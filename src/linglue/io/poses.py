@@ -84,9 +84,7 @@ def read_poses(path: str | Path) -> dict[str, Pose]:
         if len(values) != _NUMBERS or not np.isfinite(values).all():
             raise LinGlueError(f"{path}: line {number} is {line.strip()!r}, allowed is `{_LAYOUT}`")
         if abs(np.linalg.norm(values[:4]) - 1) > _UNIT_TOLERANCE:
-            raise LinGlueError(
-                f"{path}: line {number}: quaternion is {values[:4].tolist()}, allowed is length 1"
-            )
+            raise LinGlueError(f"{path}: line {number}: quaternion is {values[:4].tolist()}, allowed is length 1")
         if name in poses:
             raise LinGlueError(f"{path}: line {number}: {name!r} is given twice, allowed is one pose per image")
         poses[name] = Pose.from_numbers(values)

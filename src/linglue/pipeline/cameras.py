@@ -52,6 +52,10 @@ class CameraConfig:
         _check_model(self.model, "camera model")
         if self.sharing not in get_args(Sharing):
             raise LinGlueError(f"camera sharing is {self.sharing!r}, allowed are {', '.join(get_args(Sharing))}")
+        if self.intrinsics is not None and "," not in self.intrinsics and not Path(self.intrinsics).is_file():
+            raise LinGlueError(
+                f"{self.intrinsics}: no such file of intrinsics, allowed are a file, fx,fy,cx,cy and MODEL,p1,p2,…"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +106,6 @@ def _given_cameras(sizes: Mapping[str, ImageSize], config: CameraConfig) -> tupl
     if config.intrinsics is None:
         return {}, []
     path = Path(config.intrinsics)
-    if not path.is_file() and "," not in config.intrinsics:
-        raise LinGlueError(
-            f"{config.intrinsics}: no such file of intrinsics, allowed are a file, fx,fy,cx,cy and MODEL,p1,p2,…"
-        )
     if not path.is_file():
         return _one_for_all(sizes, config.intrinsics)
     listed = read_intrinsics(path)

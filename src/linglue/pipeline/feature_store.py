@@ -47,7 +47,8 @@ class FeatureStore(SqliteFile):
         """The front-end all features are of."""
         kinds = [kind for (kind,) in self._read("SELECT DISTINCT kind FROM features ORDER BY kind")]
         if len(kinds) != 1:
-            raise LinGlueError(f"{self.path}: holds features of {' and '.join(kinds) or 'no kind'}, allowed is one kind")
+            held = " and ".join(kinds) or "no image"
+            raise LinGlueError(f"{self.path}: holds features of {held}, allowed is one kind")
         return kinds[0]
 
     def made_from(self) -> dict[str, str]:

@@ -95,7 +95,7 @@ def localize_queries(
     found: dict[str, Located] = {}
     with _locked(record):
         known = _read_record(record)
-        _write_record(record, known.values())
+        _write_record(record, known.values())  # without what a killed run left of its last line
         todo: list[tuple[Query, str]] = []
         for query in queries:
             try:
@@ -122,6 +122,7 @@ def localize_queries(
                     found[query.name] = Located.of(query.name, made_from, result)
                     file.write(_line(found[query.name]))
                     file.flush()
+            _write_record(record, {**known, **found}.values())
     return Run([found[query.name] for query in queries if query.name in found], problems, len(found) - kept, kept)
 
 
@@ -151,9 +152,9 @@ def _read_record(path: Path) -> dict[str, Located]:
         for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
             try:
                 values = json.loads(line)
-                values["retrieved"] = tuple(values["retrieved"])
-                found[values["name"]] = Located(**values)
-            except (ValueError, TypeError, KeyError):
+                lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+                found[values["name"]] = Located(**{**values, **lists})
+            except (ValueError, TypeError, KeyError, AttributeError):
                 continue
     return found
 

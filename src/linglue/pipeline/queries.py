@@ -38,16 +38,14 @@ def find_queries(source: Path, images: Path | None, intrinsics: str | None) -> t
     """
     if source.is_dir():
         if images is not None:
-            raise LinGlueError(
-                f"{images}: --images goes with a list of queries, {source} is a folder already"
-            )
+            raise LinGlueError(f"--images is {images}, allowed is with a list of queries; {source} is a folder")
         return _from_folder(source, intrinsics)
     if not source.is_file():
         raise LinGlueError(f"{source}: no such file, allowed is a folder of images or a list of them")
     if source.suffix.lower() in IMAGE_SUFFIXES:
         raise LinGlueError(f"{source}: is an image, allowed is a folder of images or a list of them")
     if intrinsics is not None:
-        raise LinGlueError(f"intrinsics {intrinsics!r} go with a folder, the list {source} has its own already")
+        raise LinGlueError(f"--intrinsics is {intrinsics}, allowed is with a folder; the list {source} has its own")
     if images is None or not images.is_dir():
         raise LinGlueError(f"{source}: is a list of queries, allowed is with --images and the folder they lie in")
     queries, problems = [], []

@@ -41,7 +41,7 @@ class SqliteFile:
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
         try:
-            # Readers and one writer at a time do not wait for each other; a killed writer's rest is cleared by the next.
+            # Readers and a writer do not wait for each other; what a killed writer leaves is cleared by the next.
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             (layout,) = connection.execute("PRAGMA user_version").fetchone()

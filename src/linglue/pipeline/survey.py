@@ -63,6 +63,9 @@ def survey(folder: Path, store: FeatureStore, masks: Path | None = None, besides
     first_of: dict[str, str] = {}  # by content
     for path in tqdm(_files(folder, left_out), unit="file", desc="survey", disable=None, leave=False):
         name = path.relative_to(folder).as_posix()
+        if any(c in "\t\n\r" or "\ud800" <= c <= "\udfff" for c in name):
+            problems.append(f"{name!r}: a name with tabs, line breaks or bytes that are no UTF-8, left out")
+            continue
         if path.suffix.lower() not in IMAGE_SUFFIXES:
             problems.append(f"{name}: not a photograph, left out")
             continue

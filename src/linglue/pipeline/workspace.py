@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,6 +82,8 @@ class Workspace:
             _log.warning("%s: another process works here, waiting until it has finished", self.folder)
             lock.acquire()
         try:
+            for leftover in self.folder.glob(".*.part*"):  # of a killed process
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
             yield
         finally:
             lock.release()

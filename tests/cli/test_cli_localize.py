@@ -1,0 +1,89 @@
+"""linglue localize: queries of a folder and of a list, against a map of a rendered room."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linglue.io.poses import read_poses
+from rendered import FOCAL, render, write_photos
+from rendered_map import KEYPOINTS, errors, intrinsics, write_map
+
+pycolmap = pytest.importorskip("pycolmap")
+
+VIEWS = render(5)
+QUERIES, OTHERS = VIEWS[1:4:2], VIEWS[::2]
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("map")
+    write_map(folder, OTHERS)
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path):
+    write_photos(tmp_path / "photos", QUERIES)
+    return tmp_path / "photos"
+
+
+def test_a_folder_with_a_broken_file_and_a_black_one(run, work, photos, tmp_path):
+    (photos / "broken.jpg").write_bytes(b"no picture")
+    from PIL import Image
+
+    Image.fromarray(np.zeros((360, 480, 3), np.uint8)).save(photos / "black ä.png")
+    command = ("localize", photos, "--map", work, "-o", tmp_path / "poses.txt", "--max-keypoints", KEYPOINTS, "--json")
+    outcome = run(*command, "--intrinsics", f"{FOCAL},{FOCAL},240,180")
+    assert outcome.code == 0, outcome.err
+    facts = json.loads(outcome.out)
+    assert (facts["queries"], facts["localized"], facts["made"], facts["kept"]) == (3, 2, 3, 0)
+    assert list(facts["failed"]) == ["black ä.png"]
+    assert len(facts["problems"]) == 1 and facts["problems"][0].startswith("broken.jpg: left out")
+    lines = [line.rsplit(" ", 7) for line in (tmp_path / "poses.txt").read_text().splitlines()]
+    assert [line[0] for line in lines] == [view.name for view in QUERIES] and all(len(line) == 8 for line in lines)
+    poses = read_poses(tmp_path / "poses.txt")
+    for view in QUERIES:
+        metres, degrees = errors(poses[view.name], view)
+        assert metres < 0.05 and degrees < 0.5
+    details = [json.loads(line) for line in (tmp_path / "poses.jsonl").read_text().splitlines()]
+    assert {d["name"]: d["inliers"] > 50 for d in details} == {view.name: True for view in QUERIES} | {
+        "black ä.png": False
+    }
+
+    before = (tmp_path / "poses.txt").read_bytes()
+    (tmp_path / "poses.txt").unlink()
+    again = json.loads(run(*command, "--intrinsics", f"{FOCAL},{FOCAL},240,180").out)
+    assert (again["made"], again["kept"]) == (0, 3)
+    assert (tmp_path / "poses.txt").read_bytes() == before
+
+
+def test_a_list_with_intrinsics(run, work, photos, tmp_path):
+    names = tmp_path / "queries.txt"
+    names.write_text(f"{QUERIES[0].name} {intrinsics(QUERIES[0])}\nmissing.jpg {intrinsics(QUERIES[0])}\n")
+    command = ("localize", names, "--images", photos, "--map", work, "--max-keypoints", KEYPOINTS)
+    outcome = run(*command, "-o", tmp_path / "poses.txt")
+    assert outcome.code == 0, outcome.err
+    assert "1 of 1 images localized" in outcome.out and "missing.jpg: left out (no such image file)" in outcome.out
+    assert errors(read_poses(tmp_path / "poses.txt")[QUERIES[0].name], QUERIES[0])[0] < 0.05
+
+
+def test_mistakes_are_one_line_and_nothing_is_written(run, work, photos, tmp_path):
+    output, before = tmp_path / "poses.txt", sorted(tmp_path.iterdir())
+    empty = tmp_path / "photos" / "room"
+    for arguments in (
+        (photos, "--map", tmp_path, "-o", output),
+        (photos, "--map", work, "-o", tmp_path / "poses.csv"),
+        (photos, "--map", work, "-o", tmp_path / "none" / "poses.txt"),
+        (photos, "--map", work, "-o", output, "--features", "aliked"),
+        (photos, "--map", work, "-o", output, "--top", "0"),
+        (photos, "--map", work, "-o", output, "--images", photos),
+        (photos, "--map", work, "-o", output, "--intrinsics", "none.txt"),
+        (tmp_path / "none", "--map", work, "-o", output),
+        (next(empty.iterdir()), "--map", work, "-o", output),
+    ):
+        outcome = run("localize", *arguments)
+        assert outcome.code == 1 and outcome.out == "", arguments
+        assert outcome.err.startswith("linglue localize: ") and outcome.err.count("\n") == 1, outcome.err
+        assert "allowed" in outcome.err
+    assert sorted(tmp_path.iterdir()) == before

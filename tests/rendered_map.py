@@ -1,0 +1,57 @@
+"""A work folder as `linglue reconstruct` leaves it, of rendered photographs, with the true poses: made in a moment."""
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linglue.evaluation.known_poses import KnownView, triangulate, write_known_database
+from linglue.evaluation.methods import MethodOptions, make_method
+from linglue.features import make_extractor
+from linglue.io.colmap import colmap_from_pixel
+from linglue.io.poses import Pose
+from linglue.pipeline.model import write_model
+from linglue.pipeline.workspace import Workspace
+from rendered import View
+
+KEYPOINTS = 300
+
+
+def pinhole(view: View):
+    """The true camera as COLMAP has it; skips the test where there is no pycolmap."""
+    pycolmap = pytest.importorskip("pycolmap")
+    k = view.camera.matrix
+    params = [k[0, 0], k[1, 1], *colmap_from_pixel(k[:2, 2])]
+    return pycolmap.Camera(model="PINHOLE", width=view.camera.size.width, height=view.camera.size.height, params=params)
+
+
+def intrinsics(view: View) -> str:
+    """MODEL width height params…, as in lists of queries."""
+    camera = pinhole(view)
+    return " ".join(map(str, [camera.model.name, camera.width, camera.height, *camera.params]))
+
+
+def truth(view: View) -> Pose:
+    return Pose.from_matrix(view.cam_from_world)
+
+
+def write_map(folder: Path, views: tuple[View, ...]) -> None:
+    """Features and a model with the true poses."""
+    extractor, match = make_extractor("sift"), make_method("ratio", MethodOptions()).match
+    work = Workspace(folder)
+    with work.features() as store:
+        for view in views:
+            store.put(view.name, "rendered", extractor.extract(view.image, KEYPOINTS))
+        features = {view.name: store.get(view.name) for view in views}
+    found = {pair: match(*(features[name] for name in pair))[0] for pair in combinations(sorted(features), 2)}
+    known = {view.name: KnownView(pinhole(view), truth(view)) for view in views}
+    write_known_database(work.database, known, features.__getitem__, list(found), lambda *pair: found[pair])
+    write_model(triangulate(work.database, known), work.model)
+
+
+def errors(found: Pose, view: View) -> tuple[float, float]:
+    """Metres and degrees from the truth."""
+    true = truth(view)
+    turned = (np.trace(found.rotation.T @ true.rotation) - 1) / 2
+    return float(np.linalg.norm(found.centre - true.centre)), float(np.degrees(np.arccos(np.clip(turned, -1, 1))))
