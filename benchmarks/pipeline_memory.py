@@ -1,0 +1,112 @@
+"""Memory of the pipeline's stages for many images, with synthetic features: `python benchmarks/pipeline_memory.py`.
+
+Prints the peak memory of a process that stores features, chooses pairs by retrieval, stores matches and writes COLMAP's
+database, for several numbers of images. What grows with them is what the stages keep per image and pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linglue.io.colmap_database import write_database
+from linglue.pipeline.feature_store import FeatureStore
+from linglue.pipeline.match import Found, Match, match_pairs
+from linglue.pipeline.match_store import MatchStore
+from linglue.pipeline.retrieval import Retrieval
+from linglue.types import Features
+
+SIZE = (1600, 1200)
+MATCHES = 300  # per pair
+
+
+@dataclass(frozen=True)
+class RandomRecipe:
+    """Stands for a matcher whose own memory is measured elsewhere (docs/benchmarks.md, scalability)."""
+
+    def settings(self) -> dict[str, Any]:
+        return {"random": MATCHES}
+
+    def build(self) -> Match:
+        def match(features0: Features, features1: Features) -> Found:
+            random = np.random.default_rng(len(features0))
+            columns = [random.choice(len(f), MATCHES, replace=False) for f in (features0, features1)]
+            return np.column_stack(columns), np.ones(MATCHES, np.float32)
+
+        return match
+
+
+def synthetic(number: int, keypoints: int) -> Features:
+    """Each image has its own few visual words, so that retrieval has something to find."""
+    random = np.random.default_rng(number)
+    centres = np.random.default_rng(number // 20).normal(size=(50, 128))
+    descriptors = centres[random.integers(50, size=keypoints)] + 0.3 * random.normal(size=(keypoints, 128))
+    return Features(
+        keypoints=random.uniform((0, 0), SIZE, (keypoints, 2)),
+        descriptors=descriptors / np.linalg.norm(descriptors, axis=1, keepdims=True),
+        image_size=SIZE,
+        scales=random.uniform(2, 20, keypoints),
+        oris=random.uniform(-3, 3, keypoints),
+        kind="sift",
+    )
+
+
+def peak() -> float:
+    """MB, of this process until now."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure(images: int, keypoints: int) -> dict[str, float]:
+    """Peak MB after each stage."""
+    import pycolmap
+
+    names = [f"image {number:05}.jpg" for number in range(images)]
+    camera = pycolmap.Camera(model="SIMPLE_PINHOLE", width=SIZE[0], height=SIZE[1], params=[1500, 800, 600])
+    found = {"images": float(images), "start": peak()}
+    with tempfile.TemporaryDirectory() as folder:
+        with FeatureStore(Path(folder) / "features.db") as features, MatchStore(Path(folder) / "matches.db") as matches:
+            for number, name in enumerate(names):
+                features.put(name, "synthetic", synthetic(number, keypoints))
+            found["features"] = peak()
+            pairs = Retrieval.build(names, features.get).pairs()
+            found["pairs"] = peak()
+            match_pairs(pairs, RandomRecipe(), features, matches)
+            found["matches"] = peak()
+            entries = ((*pair, matches.get(*pair)[0]) for pair in pairs)
+            write_database(Path(folder) / "database.db", dict.fromkeys(names, camera), features.get, entries)
+            found["database"] = peak()
+        disk = sum(path.stat().st_size for path in Path(folder).iterdir()) / 2**20
+    return {**found, "number of pairs": float(len(pairs)), "disk": disk}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, nargs="+", default=[125, 250, 500, 1000], metavar="N")
+    parser.add_argument("--keypoints", type=int, default=2048, metavar="N", help="per image")
+    parser.add_argument("--one", type=int, metavar="N", help=argparse.SUPPRESS)  # a run of its own, for a clean peak
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(options.one, options.keypoints)))
+        return
+    print("| images | pairs | disk MB | start | features | retrieval | matches | COLMAP database |")
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for images in options.images:
+        command = [sys.executable, __file__, "--one", str(images), "--keypoints", str(options.keypoints)]
+        row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        stages = ("start", "features", "pairs", "matches", "database")
+        cells = [f"{row['number of pairs']:.0f}", f"{row['disk']:.0f}", *(f"{row[stage]:.0f}" for stage in stages)]
+        print(f"| {images} | {' | '.join(cells)} |", flush=True)
+    print(f"\nPeak memory in MB until the end of each stage; {options.keypoints} keypoints of 128 entries per image.")
+
+
+if __name__ == "__main__":
+    main()
