@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 
 from linglue.errors import LinGlueError
 
+SMALLEST_SIDE = 480  # pixels: longer side of the smallest images made
 LOSSES = ("hinge", "ranking", "contrastive", "transport")
 
 
@@ -47,6 +48,7 @@ class DataConfig:
     pairs: int = 10_000  # made once and kept in the run's folder
     validation_pairs: int = 120
     keypoints: int = 1024  # per image
+    longer_side: int = 1024  # of the largest images made; less for front-ends that are slow
     homography: float = 0.45  # shares of the sources, relative to each other; validation pairs are of these two
     parallax: float = 0.55
     sfm: SfmSource = field(default_factory=SfmSource)
@@ -102,6 +104,8 @@ class RunConfig:
             raise LinGlueError(f"optimiser.batch is {o.batch}, allowed is a multiple of accumulate ({o.accumulate})")
         if o.steps < 1 or self.validate_every < 1 or self.checkpoint_every < 1:
             raise LinGlueError("steps, validate_every and checkpoint_every must be at least 1")
+        if self.data.longer_side < SMALLEST_SIDE:
+            raise LinGlueError(f"data.longer_side is {self.data.longer_side}, allowed is at least {SMALLEST_SIDE}")
         teacher = self.data.teacher
         if len(teacher.images) != len(teacher.labels):
             raise LinGlueError(

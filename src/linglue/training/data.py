@@ -6,10 +6,10 @@ from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.training.build_cache import CacheConfig, build_cache
 from linglue.training.cache import FeatureCache
-from linglue.training.config import DataConfig, RunConfig
-from linglue.training.homography import HomographyGenerator
+from linglue.training.config import SMALLEST_SIDE, DataConfig, RunConfig
+from linglue.training.homography import HomographyConfig, HomographyGenerator
 from linglue.training.pairs import PairGenerator
-from linglue.training.parallax import ParallaxGenerator
+from linglue.training.parallax import ParallaxConfig, ParallaxGenerator
 from linglue.training.photos import Photos
 
 SHARD_PAIRS = 60
@@ -19,9 +19,10 @@ Weighted = dict[str, tuple[PairGenerator, float]]  # generators by name, with th
 
 def from_photos(data: DataConfig) -> Weighted:
     """The generators that make pairs out of single photographs; what validation is made by, too."""
+    sides = (SMALLEST_SIDE, data.longer_side)
     every: Weighted = {
-        "homography": (HomographyGenerator(), data.homography),
-        "parallax": (ParallaxGenerator(), data.parallax),
+        "homography": (HomographyGenerator(HomographyConfig(longer_side=sides)), data.homography),
+        "parallax": (ParallaxGenerator(ParallaxConfig(longer_side=sides)), data.parallax),
     }
     return {name: maker for name, maker in every.items() if maker[1] > 0}
 
