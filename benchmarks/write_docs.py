@@ -2,8 +2,8 @@
 
     python benchmarks/write_docs.py [--work DIR] [--superpoint FILE] [--aliked FILE]
 
-Needs the data of ../shared/data (or LINGLUE_DATA): oxford, epfl/entry-P10. A front-end is measured if its weights are
-given; `sift` always is.
+Needs the data of ../shared/data (or LINGLUE_DATA): oxford, epfl, photos. A front-end is measured if its weights are
+given; `sift` always is. Predictions, matches and models are kept in the work folder, so that it can be interrupted.
 """
 
 from __future__ import annotations
@@ -56,6 +56,28 @@ def section(title: str, command: list[str], work: Path, verbatim: bool) -> str:
     return f"\n## {title}\n\n```sh\npython {shown}\n```\n\n{body}\n"
 
 
+def epfl(name: str, chosen: list[str], work: Path) -> str:
+    """The paper's two scenes of the ETH benchmark at full resolution: models, and poses of images left out."""
+    scenes = [str(DATA / "epfl" / scene) for scene in ("fountain-P11", "Herz-Jesus-P8")]
+    setting = [
+        *scenes,
+        *chosen,
+        "--max-keypoints",
+        "10000",
+        "--resize",
+        "0",
+        "--markdown",
+        "-o",
+        str(work / f"{name}-epfl"),
+    ]
+    peers = {"sift": "mnn,ratio,adalam,colmap", "superpoint": "mnn,ratio,adalam"}[name]
+    model = ["-m", "linglue", "eval", "reconstruction", *setting, "--compare", peers]
+    left_out = ["-m", "linglue", "eval", "localization", *setting, "--compare", "mnn,ratio,adalam"]
+    return section(f"{name}: reconstruction", model, work, verbatim=False) + section(
+        f"{name}: localization, leave one out", left_out, work, verbatim=False
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "benchmarks", help="predictions are kept here")
@@ -67,15 +89,21 @@ def main() -> None:
     for name, weights in front_ends.items():
         if weights is None and name != "sift":
             continue
-        setting = ["--features", name, "--compare", "mnn,ratio,adalam,linglue-nofilter"]
-        setting += ["--max-keypoints", "2048", "--resize", "1024", "--markdown"]
-        setting += [] if weights is None else ["--extractor-weights", str(weights)]
+        chosen = ["--features", name, *([] if weights is None else ["--extractor-weights", str(weights)])]
+        setting = [*chosen, "--max-keypoints", "2048", "--resize", "1024", "--markdown"]
+        setting += ["--compare", "mnn,ratio,adalam,linglue-nofilter"]
         for task, data in (("homography", DATA / "oxford"), ("pose", DATA / "epfl" / "entry-P10")):
             command = ["-m", "linglue", "eval", task, str(data), *setting, "-o", str(options.work / f"{name}-{task}")]
             text += section(f"{name}: {task}, {data.name}", command, options.work, verbatim=False)
+        if name != "aliked":  # the front-ends of the paper
+            text += epfl(name, chosen, options.work)
     text += section("SIFT, graf 1→3: the filter against AdaLAM", ["benchmarks/graf.py"], options.work, verbatim=True)
+    command = ["benchmarks/unrelated.py", str(DATA / "photos")]
+    text += section("Photographs that have nothing in common", command, options.work, verbatim=False)
     title = "Time and memory against the number of keypoints"
     text += section(title, ["benchmarks/scalability.py"], options.work, verbatim=True)
+    title = "Memory of the pipeline against the number of images"
+    text += section(title, ["benchmarks/pipeline_memory.py"], options.work, verbatim=False)
     with atomic_path(ROOT / "docs" / "benchmarks.md") as partial:
         partial.write_text(text)
 

@@ -19,7 +19,7 @@ def file_sha256(path: str | Path) -> str:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise LinGlueError(f"{path}: cannot be read ({error.strerror}), allowed is a weights file") from error
+        raise LinGlueError(f"{path}: cannot be read ({error.strerror}), allowed is a readable file") from error
 
 
 def code_sha256(*parts: str) -> str:

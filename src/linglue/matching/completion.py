@@ -31,7 +31,8 @@ class CompletionConfig:
     min_anchors: int = 5  # fewer make no prediction
     reach: float = 2.0  # how far an anchor may be
     stray: float = 0.15  # an accepted match further from its predicted place is dropped
-    tolerance: float = 0.06  # between the predicted place and the keypoint of a new match
+    tolerance: float = 0.06  # between the predicted place and the keypoint of a new match …
+    diameters: float = 1.0  # … and in diameters of the keypoints, where features have scales
     max_turn: float = np.radians(40)  # between a new match and the local map, where features have orientations
     max_scale_ratio: float = 1.8  # the same for scales
     distance_quantile: float = 0.95  # descriptors may be as far apart as this quantile of the accepted matches …
@@ -131,7 +132,12 @@ def _candidates(
     found = cKDTree(guide.points1).query_ball_point(guide.place1[rows], config.tolerance)
     i = np.repeat(rows, [len(f) for f in found])
     j = np.concatenate([*found, []]).astype(np.int64)
-    keep = ~guide.taken1[j] & (guide.error(i, j) <= config.tolerance)
+    limit: float | Array = config.tolerance
+    if view0.scales is not None and view1.scales is not None:
+        diameter0 = _numpy(view0.scales)[i] / float(seed_radius(view0.size))
+        diameter1 = _numpy(view1.scales)[j] / float(seed_radius(view1.size))
+        limit = np.minimum(limit, config.diameters * (diameter0 + diameter1) / 2)
+    keep = ~guide.taken1[j] & (guide.error(i, j) <= limit)
     i, j = i[keep], j[keep]
     turn = growth = None
     if view0.oris is not None and view1.oris is not None:

@@ -21,6 +21,7 @@ from linglue.pipeline.match import LinGlueRecipe, Recipe, match_pairs
 from linglue.pipeline.match_store import MatchStore
 from linglue.pipeline.model import ModelStatistics, colour_points, registered_names, write_model
 from linglue.pipeline.pairs import PairsConfig, choose_pairs
+from linglue.pipeline.places import first_at_place, merge_places
 from linglue.pipeline.positions import exif_positions, read_positions
 from linglue.pipeline.retrieval import Retrieval
 from linglue.pipeline.summary import Summary, read_summary, write_summary
@@ -160,7 +161,8 @@ def _write_database(
     if work.database.is_file() and _record(work.database_record) == made_from:
         return
     work.database_record.unlink(missing_ok=True)
-    found = ((*pair, matches.get(*pair)[0]) for pair in pairs)
+    first = {name: first_at_place(features.get(name).keypoints) for name in cameras.by_name}
+    found = ((a, b, merge_places(matches.get(a, b)[0], first[a], first[b])) for a, b in pairs)
     write_database(work.database, cameras.by_name, features.get, found)
     with atomic_path(work.database_record) as temporary:
         temporary.write_text(json.dumps({"made_from": made_from}), encoding="utf-8")
