@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from rendered import FOCAL, SIZE, render, write_photos
 
 from linglue.io.hloc import list_hloc_images, load_hloc_features, load_hloc_matches
 from linglue.io.npz import load_features
 from linglue.io.pair_list import read_pairs
 from linglue.pipeline.model import aligned_errors, read_model
 from linglue.pipeline.workspace import Workspace
+from rendered import FOCAL, SIZE, render, write_photos
 
 VIEWS = 5
 ONE = ("--workers", 1, "--json")

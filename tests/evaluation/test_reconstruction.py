@@ -54,6 +54,7 @@ def test_all_methods_find_the_cameras(scores):
         assert score.model.registered == score.model.images == len(VIEWS)
         assert score.model.points > 100
         assert score.seconds > 0
+        assert score.keypoints > 400
         assert set(score.position_errors) == set(score.rotation_errors) == {f"view {i}.png" for i in range(5)}
         assert max(score.position_errors.values()) < 0.05  # metres; the cameras stand on an arc of 5 metres
         assert max(score.rotation_errors.values()) < 0.3
@@ -86,7 +87,8 @@ def test_photographs_without_truth(folder, tmp_path):
     assert score.model.registered == len(VIEWS)
     assert not score.position_errors
     (table,) = tables(summarise([score]))
-    assert table.header == ("scene", "method", "registered", "points", "observations", "track", "error px", "ms")
+    numbers = ("registered", "keypoints", "points", "observations", "track", "error px", "ms")
+    assert table.header == ("scene", "method", *numbers)
 
 
 def test_without_a_model_there_is_a_reason(tmp_path):
@@ -114,17 +116,18 @@ def test_an_empty_folder_is_refused(tmp_path):
 def test_table_compares_times_with_linglue_and_gives_millimetres():
     model = ModelStatistics(3, 2, 1000, 3500, 3.5, 1750.0, 0.4321)
     scores = [
-        ModelScore("s", "ratio", model, True, 0.5, {"a": 0.001, "b": 0.003}, {"a": 0.01, "b": 0.02}),
-        ModelScore("s", "linglue", None, True, 2.0, {}, {}, "no model"),
+        ModelScore("s", "ratio", model, True, 1999.6, 0.5, {"a": 0.001, "b": 0.003}, {"a": 0.01, "b": 0.02}),
+        ModelScore("s", "linglue", None, True, 2000.0, 2.0, {}, {}, "no model"),
     ]
     summary = summarise(scores)
     assert summary["s"]["ratio"]["mean_position_error"] == pytest.approx(0.002)
-    assert summary["s"]["linglue"] == {"seconds": 2.0, "reason": "no model"}
+    assert summary["s"]["linglue"] == {"keypoints": 2000.0, "seconds": 2.0, "reason": "no model"}
     (table,) = tables(summary)
     assert dict(zip(table.header, table.rows[0], strict=True)) == {
         "scene": "s",
         "method": "ratio",
         "registered": "2/3",
+        "keypoints": "2000",
         "points": "1000",
         "observations": "3500",
         "track": "3.50",

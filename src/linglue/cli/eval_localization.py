@@ -11,7 +11,7 @@ from linglue.cli import common
 from linglue.errors import LinGlueError
 from linglue.evaluation import localization
 from linglue.evaluation.known_poses import load_known_scene
-from linglue.evaluation.recipes import MethodRecipe
+from linglue.evaluation.recipes import MethodRecipe, scene_folder
 from linglue.evaluation.report import json_values, write_csv, write_json
 from linglue.matcher import MAX_KEYPOINTS, RESIZE
 from linglue.optional import need
@@ -64,7 +64,7 @@ def run(
     problems: list[str] = []
     poses: list[str] = []
     for scene, measure in [(folder, _loaded(folder, options)) for folder in _checked(options)]:
-        measured = measure(Workspace(options.output / scene.resolve().name), how)
+        measured = measure(Workspace(scene_folder(options.output, scene.resolve().name, how.extract)), how)
         for method, values in measured.scores.items():
             scores[method] += values
         problems += measured.problems

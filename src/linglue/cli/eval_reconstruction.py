@@ -114,6 +114,6 @@ def _line(options: argparse.Namespace, with_colmap: bool) -> str:
     if with_colmap:
         line += (
             f"\n{reconstruction.COLMAP}: its own CPU SIFT, matcher (all pairs, mean time) and mapper with default "
-            "options, without our refinement"
+            "options, without our refinement; it keeps whole scales of its SIFT, so more keypoints than allowed"
         )
     return line

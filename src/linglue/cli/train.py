@@ -11,7 +11,7 @@ from linglue.training.trainer import train
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="the run, e.g. configs/sift.toml")
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="the run, e.g. configs/small.toml")
     common.add_json(parser)
 
 

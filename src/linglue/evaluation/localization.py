@@ -268,7 +268,7 @@ def _measured(
             for name, estimate in estimates.items()
             if estimate.cam_from_world is not None
         }
-        files[method] = work.folder / f"poses-{method}.txt"
+        files[method] = work.folder.parent / f"poses-{method}.txt"
         write_poses(files[method], poses)
     return Measured(scores, files, problems)
 

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from linglue.evaluation.methods import MethodOptions, make_method
+from linglue.fingerprint import code_sha256, settings_hash
+from linglue.pipeline.extract import ExtractConfig
 from linglue.pipeline.match import Match
+
+_FEATURE_CODE = ("features", "io/images.py", "types.py")
+
+
+def scene_folder(work: Path, scene: str, extract: ExtractConfig) -> Path:
+    """Where the features of a scene and the matches of all methods lie, for every evaluation in a work folder."""
+    return work / scene / settings_hash({**extract.settings(), "code": code_sha256(*_FEATURE_CODE)})
 
 
 @dataclass(frozen=True)

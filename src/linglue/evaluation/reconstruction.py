@@ -21,10 +21,11 @@ import numpy as np
 from linglue.errors import LinGlueError
 from linglue.evaluation.colmap_sift import ColmapConfig, reconstruct_by_colmap
 from linglue.evaluation.known_poses import KnownScene, load_known_scene
-from linglue.evaluation.recipes import MethodRecipe
+from linglue.evaluation.recipes import MethodRecipe, scene_folder
 from linglue.evaluation.report import Table
 from linglue.fingerprint import code_sha256, settings_hash
 from linglue.io.atomic import atomic_path
+from linglue.io.colmap_database import open_database
 from linglue.io.pair_list import read_pairs
 from linglue.pipeline.cameras import CameraConfig
 from linglue.pipeline.extract import ExtractConfig, extract_photos
@@ -37,8 +38,13 @@ from linglue.pipeline.workspace import Workspace
 
 COLMAP = "colmap"  # the name of COLMAP's own pipeline among the methods
 BASE = "linglue"  # the method whose time others are compared with
-_FEATURE_CODE = ("features", "io/images.py", "types.py")
-_MODEL_CODE = ("evaluation/colmap_sift.py", "io/colmap.py", "io/colmap_database.py", "pipeline/mapping.py")
+_MODEL_CODE = (
+    "evaluation/colmap_sift.py",
+    "io/colmap.py",
+    "io/colmap_database.py",
+    "pipeline/mapping.py",
+    "pipeline/places.py",
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class ModelScore:
     method: str
     model: ModelStatistics | None
     made: bool  # in this run, at least in part
+    keypoints: float  # mean per image
     seconds: float  # of matching alone, per pair: median; COLMAP's is a mean
     position_errors: Mapping[str, float]  # by image, in the unit of the truth; empty without truth
     rotation_errors: Mapping[str, float]  # degrees
@@ -92,8 +99,7 @@ def load_scene(folder: Path) -> KnownScene:
 
 def measure(scene: KnownScene, work: Path, how: Measurement) -> list[ModelScore]:
     """The scores of all methods on a scene; models and all before them are made where the work folder lacks them."""
-    features = settings_hash({**how.extract.settings(), "code": code_sha256(*_FEATURE_CODE)})
-    above = work / scene.name / features
+    above = scene_folder(work, scene.name, how.extract)
     models = above / f"models-{settings_hash({'code': code_sha256(*_MODEL_CODE), **asdict(how.mapping)})}"
     with Workspace(above).locked():
         cameras = CameraConfig(intrinsics=_write_intrinsics(above / "intrinsics.txt", scene))
@@ -159,20 +165,22 @@ def _written(path: Path) -> int | None:
 
 
 def _failed(scene: KnownScene, method: str, error: LinGlueError) -> ModelScore:
-    return ModelScore(scene.name, method, None, True, float("nan"), {}, {}, str(error))
+    return ModelScore(scene.name, method, None, True, float("nan"), float("nan"), {}, {}, str(error))
 
 
 def _score(scene: KnownScene, method: str, work: Workspace, summary: Summary, seconds: float, made: bool) -> ModelScore:
     positions: dict[str, float] = {}
     rotations: dict[str, float] = {}
     reason = None
+    with open_database(work.database) as database:
+        keypoints = database.num_keypoints() / summary.model.images
     if scene.views:
         truth = {name: view.cam_from_world.matrix for name, view in scene.views.items()}
         try:
             positions, rotations = aligned_errors(read_model(work.model), truth)
         except LinGlueError as error:  # too few cameras: the model counts all the same
             reason = str(error)
-    return ModelScore(scene.name, method, summary.model, made, seconds, positions, rotations, reason)
+    return ModelScore(scene.name, method, summary.model, made, keypoints, seconds, positions, rotations, reason)
 
 
 def summarise(scores: Sequence[ModelScore]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -180,7 +188,7 @@ def summarise(scores: Sequence[ModelScore]) -> dict[str, dict[str, dict[str, Any
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     for s in scores:
         values: dict[str, Any] = {} if s.model is None else asdict(s.model)
-        values["seconds"] = s.seconds
+        values |= {"keypoints": s.keypoints, "seconds": s.seconds}
         for name, errors in (("position_error", s.position_errors), ("rotation_error", s.rotation_errors)):
             for of in (np.mean, np.median) if errors else ():
                 values[f"{of.__name__}_{name}"] = float(of(list(errors.values())))
@@ -195,6 +203,7 @@ def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table
     known = any("mean_position_error" in values for methods in summary.values() for values in methods.values())
     timed = all(BASE in methods for methods in summary.values())
     columns = {
+        "keypoints": ("keypoints", 0, 1),
         "points": ("points", 0, 1),
         "observations": ("observations", 0, 1),
         "track": ("track_length", 2, 1),
