@@ -72,7 +72,7 @@ def main() -> None:
     for number, (name, preset, loss) in enumerate(CHOICES):
         folder = options.output / f"{preset}-{loss}"
         config = replace(base, output=folder, network=NetworkConfig(preset), optimiser=replace(steps, loss=loss))
-        Trainer(config, pairs, validation).run()
+        Trainer(config, pairs, validation).run()  # a finished one ends at once
         first, last = last_rows(folder / "log.csv")
         if number == 0:
             print(line("identity start (raw descriptors)", first))

@@ -14,7 +14,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from linglue.fingerprint import code_sha256, file_sha256, settings_hash
 from linglue.io.atomic import atomic_path
+from linglue.model.weights import packaged_weights
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("LINGLUE_DATA", ROOT.parent / "shared" / "data"))
@@ -31,14 +33,26 @@ held-out photographs, so its rows flatter us; nothing was chosen on `oxford`, bu
 """
 
 
-def printed(command: list[str]) -> str:
-    """What a command prints, or the end of the script."""
+def printed(command: list[str], work: Path) -> str:
+    """What a command prints, or the end of the script. Kept while code and weights stay: an interrupted run goes on."""
     shown = " ".join(command)
-    print(shown, file=sys.stderr)
-    done = subprocess.run([sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(f"failed: {shown}")
-    return done.stdout.strip()
+    features = command[command.index("--features") + 1] if "--features" in command else "sift"
+    measured = {
+        "command": shown,
+        "package": code_sha256("."),
+        "script": file_sha256(ROOT / command[0]) if command[0].endswith(".py") else "",
+        "weights": file_sha256(packaged_weights(features)),
+    }
+    kept = work / "printed" / f"{settings_hash(measured)}.txt"
+    if not kept.is_file():
+        print(shown, file=sys.stderr)
+        done = subprocess.run([sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            sys.exit(f"failed: {shown}")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(kept) as partial:
+            partial.write_text(done.stdout.strip())
+    return kept.read_text()
 
 
 def _without_folder(word: str, work: Path) -> str:
@@ -50,7 +64,7 @@ def _without_folder(word: str, work: Path) -> str:
 
 def section(title: str, command: list[str], work: Path, verbatim: bool) -> str:
     """A heading, the command without paths of this machine, and what it printed."""
-    output = printed(command)
+    output = printed(command, work)
     shown = " ".join(_without_folder(c, work) for c in command).replace(str(DATA), "$LINGLUE_DATA")
     body = f"```text\n{output}\n```" if verbatim else output.replace(str(DATA), "$LINGLUE_DATA")
     return f"\n## {title}\n\n```sh\npython {shown}\n```\n\n{body}\n"
@@ -70,12 +84,20 @@ def epfl(name: str, chosen: list[str], work: Path) -> str:
         "-o",
         str(work / f"{name}-epfl"),
     ]
-    peers = {"sift": "mnn,ratio,adalam,colmap", "superpoint": "mnn,ratio,adalam"}[name]
+    peers = {"sift": "mnn,ratio,adalam,colmap", "superpoint": "mnn,ratio"}[name]
     model = ["-m", "linglue", "eval", "reconstruction", *setting, "--compare", peers]
-    left_out = ["-m", "linglue", "eval", "localization", *setting, "--compare", "mnn,ratio,adalam"]
+    left_out = ["-m", "linglue", "eval", "localization", *setting, "--compare", "mnn,ratio"]
     return section(f"{name}: reconstruction", model, work, verbatim=False) + section(
         f"{name}: localization, leave one out", left_out, work, verbatim=False
     )
+
+
+def choices(superpoint: Path, work: Path) -> str:
+    """Presets and losses in short trainings of one kind."""
+    command = ["benchmarks/training_choices.py", str(DATA / "photos"), "-o", str(work / "superpoint-choices")]
+    command += ["--features", "superpoint", "--extractor-weights", str(superpoint)]
+    command += ["--pairs", "180", "--validation-pairs", "40", "--longer-side", "560", "--steps", "150"]
+    return section("superpoint: presets and losses, short trainings", command, work, verbatim=False)
 
 
 def main() -> None:
@@ -97,6 +119,8 @@ def main() -> None:
             text += section(f"{name}: {task}, {data.name}", command, options.work, verbatim=False)
         if name != "aliked":  # the front-ends of the paper
             text += epfl(name, chosen, options.work)
+    if options.superpoint is not None:
+        text += choices(options.superpoint, options.work)
     text += section("SIFT, graf 1→3: the filter against AdaLAM", ["benchmarks/graf.py"], options.work, verbatim=True)
     command = ["benchmarks/unrelated.py", str(DATA / "photos")]
     text += section("Photographs that have nothing in common", command, options.work, verbatim=False)

@@ -46,11 +46,8 @@ def attempt(photos: Path, work: Path, seconds: float) -> bool:
 def main() -> None:
     photos, work = (Path(argument) for argument in sys.argv[1:])
     generator, kills = random.Random(0), 0
-    while kills < KILLS:  # patience grows, so that work is done on any machine; too early an end would prove nothing
-        if attempt(photos, work, generator.uniform(0.05, 0.3 + 0.1 * kills)):
-            break
-        kills += 1
-    while not attempt(photos, work, 120):
+    # First too little time to finish on any machine; then ever more, so that slow ones are killed in every stage too.
+    while not attempt(photos, work, generator.uniform(0.02, 0.25 * max(1.0, 1.3 ** (kills - KILLS)))):
         kills += 1
     registered = read_summary(Workspace(work).summary).model.registered
     print(json.dumps({"kills": kills, "registered": registered}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,7 @@ def _fingerprint(pairs: Sequence[Pair], matches: MatchStore, cameras: Cameras, m
     }
     return settings_hash(
         {
+            "linglue": version("linglue"),
             "matches": [[*pair, made_from[pair]] for pair in pairs],
             "cameras": described,
             "given": sorted(cameras.given),
