@@ -84,12 +84,13 @@ def epfl(name: str, chosen: list[str], work: Path) -> str:
         "-o",
         str(work / f"{name}-epfl"),
     ]
-    peers = {"sift": "mnn,ratio,adalam,colmap", "superpoint": "mnn,ratio"}[name]
+    peers = {"sift": "mnn,ratio,adalam,colmap", "superpoint": "ratio"}[name]
     model = ["-m", "linglue", "eval", "reconstruction", *setting, "--compare", peers]
     left_out = ["-m", "linglue", "eval", "localization", *setting, "--compare", "mnn,ratio"]
-    return section(f"{name}: reconstruction", model, work, verbatim=False) + section(
-        f"{name}: localization, leave one out", left_out, work, verbatim=False
-    )
+    text = section(f"{name}: reconstruction", model, work, verbatim=False)
+    if name == "sift":
+        text += section(f"{name}: localization, leave one out", left_out, work, verbatim=False)
+    return text
 
 
 def choices(superpoint: Path, work: Path) -> str:
