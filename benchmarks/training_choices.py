@@ -23,7 +23,6 @@ CHOICES = (
     ("geo", "geo", "hinge"),
     ("geo, paper's ranking loss", "geo", "ranking"),
     ("geo, InfoNCE", "geo", "contrastive"),
-    ("linear-sinkhorn, optimal transport", "linear-sinkhorn", "transport"),
 )
 
 
