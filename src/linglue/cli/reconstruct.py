@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
         masks=options.masks,
         workers=common.workers(options, device),
     )
-    check_images(options.images, options.masks)
+    check_images(options.images, options.masks, least=2)
     common.check_folder(options.output)
     # What the front-end or the network lacks is said before anything is written.
     make_extractor(options.features, options.extractor_weights, device)

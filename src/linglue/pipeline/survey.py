@@ -38,14 +38,17 @@ class Survey:
     duplicates: frozenset[str]  # names of photographs left out because another has the same content
 
 
-def check_images(folder: Path, masks: Path | None = None) -> None:
-    """Refuse folders in which there is nothing to survey, before anything is written."""
+def check_images(folder: Path, masks: Path | None = None, least: int = 1) -> None:
+    """Refuse folders with fewer than `least` photographs, before anything is written."""
     if not folder.is_dir():
         raise LinGlueError(f"{folder}: no such folder, allowed is a folder of photographs")
     if masks is not None and not masks.is_dir():
         raise LinGlueError(f"{masks}: no such folder, allowed is a folder of masks")
-    if not any(path.suffix.lower() in IMAGE_SUFFIXES for path in folder.rglob("*")):
+    found = sum(path.suffix.lower() in IMAGE_SUFFIXES for path in folder.rglob("*"))
+    if found == 0:
         raise LinGlueError(f"{folder}: holds no photograph (allowed: {', '.join(sorted(IMAGE_SUFFIXES))})")
+    if found < least:
+        raise LinGlueError(f"{folder}: holds {found} photograph, allowed are at least {least}")
 
 
 def survey(folder: Path, store: FeatureStore, masks: Path | None = None, besides: Path | None = None) -> Survey:
