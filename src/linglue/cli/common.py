@@ -68,7 +68,7 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 
 def workers(options: argparse.Namespace, device: str) -> int:
     """--workers, checked, or as many as suit the device."""
-    from linglue.pipeline.pool import default_workers
+    from linglue.pool import default_workers
 
     if options.workers is not None and options.workers < 1:
         raise LinGlueError(f"--workers is {options.workers}, allowed is at least 1")

@@ -17,8 +17,8 @@ from linglue.fingerprint import file_sha256, settings_hash
 from linglue.io.images import read_image, read_mask
 from linglue.matcher import MAX_KEYPOINTS, RESIZE
 from linglue.pipeline.feature_store import FeatureStore
-from linglue.pipeline.pool import run_all
 from linglue.pipeline.survey import Photo
+from linglue.pool import run_all
 from linglue.types import Features
 
 

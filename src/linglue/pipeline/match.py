@@ -19,7 +19,7 @@ from linglue.matcher import Matcher
 from linglue.model.weights import find_weights, load_network
 from linglue.pipeline.feature_store import FeatureStore
 from linglue.pipeline.match_store import MatchStore
-from linglue.pipeline.pool import run_all
+from linglue.pool import run_all
 from linglue.types import Features, FloatArray, IndexArray
 
 FEATURES_KEPT = 16  # images whose features a worker keeps in memory

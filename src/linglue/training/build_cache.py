@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -23,6 +20,7 @@ from linglue.errors import LinGlueError
 from linglue.features.base import Extractor
 from linglue.io.atomic import atomic_path
 from linglue.io.images import Image
+from linglue.pool import run_all
 from linglue.training.cache import SETTINGS, FeatureCache, check_shard, shard_path, write_shard
 from linglue.training.pairs import IGNORE, UNMATCHABLE, PairGenerator, ground_truth_both
 from linglue.training.photos import Photos
@@ -93,40 +91,13 @@ def build_cache(
     _claim(work)
     missing = [i for i in range(config.shards) if not _is_complete(shard_path(work.folder, i))]
     with tqdm(total=config.shards, initial=config.shards - len(missing), unit="shard", disable=not progress) as bar:
-        for _ in _make_all(work, missing, workers):
+        for _ in run_all(partial(_shard_maker, work), missing, max(1, workers)):
             bar.update()
     return FeatureCache(work.folder)
 
 
-def _make_all(work: _Work, missing: list[int], workers: int) -> Iterator[int]:
-    if workers <= 1:
-        for index in missing:
-            yield _make_shard(work, index)
-        return
-    # Forked children of a process that has used OpenMP can hang, hence spawn.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, max(1, len(missing))), context, _start_worker, (work,)) as pool:
-        jobs = [pool.submit(_make_shard_of_worker, index) for index in missing]
-        try:
-            for job in as_completed(jobs):
-                yield job.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-_worker_task: _Work | None = None
-
-
-def _start_worker(work: _Work) -> None:
-    global _worker_task
-    _worker_task = work
-    cv2.setNumThreads(1)
-    torch.set_num_threads(1)
-
-
-def _make_shard_of_worker(index: int) -> int:
-    assert _worker_task is not None
-    return _make_shard(_worker_task, index)
+def _shard_maker(work: _Work) -> Callable[[int], int]:
+    return partial(_make_shard, work)
 
 
 def _claim(work: _Work) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from linglue.errors import LinGlueError
-from linglue.pipeline.pool import default_workers, run_all
+from linglue.pool import default_workers, run_all
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -43,7 +43,7 @@ SCRIPT = """
 import os, sys, time
 from functools import partial
 from pathlib import Path
-from linglue.pipeline.pool import run_all
+from linglue.pool import run_all
 
 def task(folder, number):
     (Path(folder) / str(os.getpid())).touch()
