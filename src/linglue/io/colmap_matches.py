@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
-from linglue.errors import LinGlueError
 from linglue.io.colmap import quiet_pycolmap
+from linglue.io.sqlite import SqliteConnection
 from linglue.types import IndexArray
 
-PATIENCE = 60.0  # seconds to wait for another program that is writing
 IdPair = tuple[int, int]  # COLMAP's image ids, the smaller first
 
 
-class MatchReplacer:
+class MatchReplacer(SqliteConnection):
     """An open database and, in a table of our own that COLMAP ignores, what each pair's matches were made from.
 
     The database must have the layout of the installed pycolmap: open it with `open_database` before.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        super().__init__(Path(path))
         self._pycolmap = quiet_pycolmap("a COLMAP database")
-        self._connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
         with self._translated():
             self._connection.execute(
                 "CREATE TABLE IF NOT EXISTS linglue_matches "
@@ -66,28 +60,10 @@ class MatchReplacer:
                 "REPLACE INTO linglue_matches VALUES (?, ?, ?)", (pair_id, made_from, _sha256(data))
             )
 
-    def close(self) -> None:
-        self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _pairs(self, query: str) -> list[IdPair]:
         with self._translated():
             rows = self._connection.execute(query).fetchall()
         return [self._pycolmap.pair_id_to_image_pair(pair_id) for (pair_id,) in rows]
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise LinGlueError(
-                f"{self.path}: {error}; what was finished is kept, the same command goes on from there"
-            ) from error
 
 
 def _sha256(data: bytes) -> str:

@@ -5,54 +5,51 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from linglue.errors import LinGlueError
+from linglue.io.sqlite import SqliteConnection
 
 LAYOUT = 1  # of the tables; kept in the file as its user_version
-PATIENCE = 60.0  # seconds to wait for another process that is writing
 
 _log = logging.getLogger(__name__)
 
 
-class SqliteFile:
+class SqliteFile(SqliteConnection):
     """An open file with the tables of `SCHEMA`; every `_write` is a transaction of its own."""
 
     SCHEMA: str
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
+        super().__init__(path)
         try:
-            self._connection = self._open()
+            self._prepare()
+        except sqlite3.OperationalError as error:  # locked, no permission, full: the file itself is fine
+            self.close()
+            raise self._complaint(error) from error
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):  # locked, no permission, full: the file itself is fine
-                raise self._complaint(error) from error
             # Nobody should have to find and delete a file by hand: keep the damaged one aside and begin again.
+            self.close()
             aside = _free_name(path)
             path.replace(aside)
             for side_file in ("-wal", "-shm"):  # SQLite's own, of the damaged file
                 path.with_name(path.name + side_file).unlink(missing_ok=True)
             _log.warning("%s: damaged (%s), kept as %s; its work is done again", path, error, aside.name)
-            self._connection = self._open()
+            super().__init__(path)
+            self._prepare()
 
-    def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
-        try:
-            # Readers and a writer do not wait for each other; what a killed writer leaves is cleared by the next.
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            (layout,) = connection.execute("PRAGMA user_version").fetchone()
-            if layout == 0:
-                connection.executescript(f"BEGIN IMMEDIATE; {self.SCHEMA} PRAGMA user_version = {LAYOUT}; COMMIT;")
-            elif layout != LAYOUT:
-                raise LinGlueError(f"{self.path}: has layout {layout}, allowed is {LAYOUT}: made by another LinGlue")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+    def _prepare(self) -> None:
+        # Readers and a writer do not wait for each other; what a killed writer leaves is cleared by the next.
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        (layout,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if layout == 0:
+            self._connection.executescript(f"BEGIN IMMEDIATE; {self.SCHEMA} PRAGMA user_version = {LAYOUT}; COMMIT;")
+        elif layout != LAYOUT:
+            self.close()
+            raise LinGlueError(f"{self.path}: has layout {layout}, allowed is {LAYOUT}: made by another LinGlue")
 
     def _read(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
         """Rows of a query, one at a time."""
@@ -63,25 +60,6 @@ class SqliteFile:
         """Change the file; when this returns, the change outlives the process."""
         with self._translated():
             self._connection.execute(statement, values)
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise self._complaint(error) from error
-
-    def _complaint(self, error: sqlite3.Error) -> LinGlueError:
-        return LinGlueError(f"{self.path}: {error}; what was finished is kept, the same command goes on from there")
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _free_name(path: Path) -> Path:
