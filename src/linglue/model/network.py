@@ -122,8 +122,11 @@ class LinGlue(nn.Module):
     def initialise_identity(self, projection: Tensor | None = None) -> None:
         """Make the network return its input, projected by `projection` (D, C) of orthonormal columns, e.g. from PCA.
 
-        Each layer's last LayerNorm gets zero gain, so no layer adds anything until it is trained.
+        Each layer's last LayerNorm gets zero gain, so no layer adds anything until it is trained. The projection is
+        scaled so that channels of unit descriptors have the size that the layers' norms give to messages: at their own
+        size the messages would drown them in the MLPs, and attention would hardly tell them apart.
         """
+        size = self.config.dim**0.5
         for module in self.modules():
             if isinstance(module, EncoderLayer):
                 nn.init.zeros_(module.norm_update.weight)
@@ -134,7 +137,7 @@ class LinGlue(nn.Module):
                         if projection is None or tuple(projection.shape) != wanted:
                             have = None if projection is None else tuple(projection.shape)
                             raise LinGlueError(f"projection has shape {have}, allowed is {wanted}")
-                        linear.weight.copy_(projection.T)
+                        linear.weight.copy_(size * projection.T)
                         nn.init.zeros_(linear.bias)
 
     def _check(self, entry: Entry, name: str) -> Tensor:
