@@ -18,11 +18,11 @@ from linglue.training.trainer import Trainer
 
 # name, preset, loss
 CHOICES = (
-    ("linear", "linear", "hinge"),
-    ("pair", "pair", "hinge"),
-    ("geo", "geo", "hinge"),
-    ("geo, paper's ranking loss", "geo", "ranking"),
+    ("linear, InfoNCE", "linear", "contrastive"),
+    ("pair, InfoNCE", "pair", "contrastive"),
     ("geo, InfoNCE", "geo", "contrastive"),
+    ("geo, hinge", "geo", "hinge"),
+    ("geo, the paper's ranking loss", "geo", "ranking"),
 )
 
 
@@ -63,7 +63,7 @@ def main() -> None:
         longer_side=options.longer_side,
         workers=1,
     )
-    steps = OptimiserConfig(steps=options.steps, batch=options.batch, rate=1.2e-3, decay=0.995, warmup=20, average=0.98)
+    steps = OptimiserConfig(steps=options.steps, batch=options.batch, rate=2.5e-3, decay=0.99, warmup=20, average=0.97)
     base = RunConfig(output=options.output, validate_every=options.steps, checkpoint_every=20, data=data)
     pairs, validation = prepare_data(base)
     print(f"| network | {' | '.join(f'{kind}: {score}' for kind in KINDS for score in SCORES).replace('_', ' ')} |")

@@ -103,6 +103,31 @@ def test_resume_and_workers_give_the_same(built, photos, tmp_path):
     assert digest(folder) == digest(built)
 
 
+class _OnePair:
+    """A real scene in small: every draw shows the same two images."""
+
+    def __init__(self, photos) -> None:
+        self.pair = GENERATORS["homography"][0].sample(photos, np.random.default_rng(3))
+
+    def sample(self, photos, rng):
+        return self.pair
+
+
+class _Counting(Sift):
+    count = 0
+
+    def detect(self, image, max_keypoints, mask):
+        self.count += 1
+        return super().detect(image, max_keypoints, mask)
+
+
+def test_an_image_of_many_pairs_is_extracted_once(photos, tmp_path):
+    extractor = _Counting()
+    config = replace(CONFIG, unrelated=0)
+    cache = build_cache(tmp_path, {"scene": (_OnePair(photos), 1.0)}, photos, extractor, config, progress=False)
+    assert len(cache) == 6 and extractor.count == 2
+
+
 def test_other_settings_are_refused(built, photos):
     with pytest.raises(LinGlueError, match="keypoints"):
         build(built, photos, replace(CONFIG, keypoints=100))

@@ -27,6 +27,7 @@ from linglue.training.photos import Photos
 from linglue.types import Features, IndexArray
 
 MAX_REDRAWS = 20  # per pair on average, before the material is declared unfit
+REMEMBERED = 100  # images, about 0.6 MB of features each
 STRAY_AGE = 3600.0  # seconds after which an unfinished shard of a dead process is removed
 
 
@@ -48,6 +49,24 @@ class CacheConfig:
         return -(-self.pairs // self.shard_size)
 
 
+class _Remembering:
+    """Extracts; images of real scenes are in many pairs, so the last ones are kept."""
+
+    def __init__(self, extractor: Extractor, keypoints: int) -> None:
+        self._extractor, self._keypoints = extractor, keypoints
+        self._known: dict[bytes, Features] = {}  # oldest first
+
+    def __call__(self, image: Image) -> Features:
+        key = hashlib.sha256(image.tobytes()).digest()
+        found = self._known.pop(key, None)
+        if found is None:
+            found = self._extractor.extract(image, self._keypoints)
+        self._known[key] = found  # now the youngest
+        if len(self._known) > REMEMBERED:
+            del self._known[next(iter(self._known))]
+        return found
+
+
 @dataclass(frozen=True)
 class _Work:
     """Everything a process needs to make any shard."""
@@ -57,6 +76,7 @@ class _Work:
     generators: Mapping[str, tuple[PairGenerator, float]]
     photos: Sequence[Image]
     extractor: Extractor
+    extract: _Remembering
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +107,8 @@ def build_cache(
         raise LinGlueError("generators need at least one name with a positive weight")
     if config.unrelated > 0 and len(photos) == 1:  # none is fine for generators with their own material
         raise LinGlueError("unrelated pairs need at least 2 photographs")
-    work = _Work(Path(folder), config, generators, photos, extractor)
+    extract = _Remembering(extractor, config.keypoints)
+    work = _Work(Path(folder), config, generators, photos, extractor, extract)
     _claim(work)
     missing = [i for i in range(config.shards) if not _is_complete(shard_path(work.folder, i))]
     with tqdm(total=config.shards, initial=config.shards - len(missing), unit="shard", disable=not progress) as bar:
@@ -183,7 +204,7 @@ def _stream(work: _Work, rng: np.random.Generator) -> Iterator[_Sample]:
         drawn += 1
         if drawn > MAX_REDRAWS * (kept + 3):
             raise LinGlueError(f"only {kept} of {drawn} pairs have {config.min_matches} matches: unfit photographs")
-        zero, one = (work.extractor.extract(image, config.keypoints) for image in (pair.image0, pair.image1))
+        zero, one = work.extract(pair.image0), work.extract(pair.image1)
         matches = ground_truth_both(
             zero.keypoints, one.keypoints, pair, config.threshold, oris0=zero.oris, oris1=one.oris
         )
