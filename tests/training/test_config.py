@@ -42,6 +42,9 @@ def test_lists_of_folders(tmp_path):
         ("data = 3", ["data", "table"]),
         ('[data.sfm]\nreconstructions = "a"', ["data.sfm.reconstructions", "list"]),
         ('[data.teacher]\nimages = ["a"]', ["data.teacher", "labels"]),
+        ('[data.teacher]\nimages = ["a"]\nlabels = ["b"]\nheld_out = ["c"]', ["data.teacher.held_out", "c", "a"]),
+        ('[data.sfm]\nshare = 1\nreconstructions = ["a"]\nheld_out = ["a"]', ["data.sfm", "none of 1"]),
+        ("[data.sfm]\nshare = 1", ["data.sfm", "none of 0"]),
         ("what is this", ["not a TOML file"]),
     ],
 )

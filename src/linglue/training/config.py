@@ -19,6 +19,7 @@ class SfmSource:
 
     share: float = 0.0  # of all pairs, relative to the other shares
     reconstructions: tuple[Path, ...] = ()
+    held_out: tuple[Path, ...] = ()  # those of `reconstructions` that are for validation only
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class TeacherSource:
     share: float = 0.0
     images: tuple[Path, ...] = ()
     labels: tuple[Path, ...] = ()  # one folder for each of `images`
+    held_out: tuple[Path, ...] = ()  # those of `images` that are for validation only
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class DataConfig:
     validation_pairs: int = 120
     keypoints: int = 1024  # per image
     longer_side: int = 1024  # of the largest images made; less for front-ends that are slow
-    homography: float = 0.45  # shares of the sources, relative to each other; validation pairs are of these two
+    homography: float = 0.45  # shares of the sources, relative to each other; these two are always validated on
     parallax: float = 0.55
     sfm: SfmSource = field(default_factory=SfmSource)
     teacher: TeacherSource = field(default_factory=TeacherSource)
@@ -112,6 +114,15 @@ class RunConfig:
                 f"data.teacher has {len(teacher.images)} images and {len(teacher.labels)} labels, "
                 "allowed is one folder of labels for each folder of images"
             )
+        for name, source, every in (
+            ("sfm", self.data.sfm, self.data.sfm.reconstructions),
+            ("teacher", teacher, teacher.images),
+        ):
+            for folder in source.held_out:
+                if folder not in every:
+                    raise LinGlueError(f"data.{name}.held_out has {folder}, allowed are {', '.join(map(str, every))}")
+            if source.share > 0 and set(every) <= set(source.held_out):
+                raise LinGlueError(f"data.{name} leaves none of {len(every)} sets to learn from, allowed is at least 1")
 
 
 def read_config(path: str | Path) -> RunConfig:

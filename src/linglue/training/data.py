@@ -27,20 +27,24 @@ def from_photos(data: DataConfig) -> Weighted:
     return {name: maker for name, maker in every.items() if maker[1] > 0}
 
 
-def from_scenes(data: DataConfig) -> Weighted:
-    """The sources of real image pairs that the run asks for; each is imported only then."""
+def from_scenes(data: DataConfig, held_out: bool) -> Weighted:
+    """The sources of real image pairs that the run asks for: of what it learns from, or of what it validates on.
+
+    Each is imported only then.
+    """
     made: Weighted = {}
-    if data.sfm.share > 0:
+    folders = tuple(str(f) for f in data.sfm.reconstructions if (f in data.sfm.held_out) == held_out)
+    if folders and (held_out or data.sfm.share > 0):
         from linglue.training.sfm import SfmGenerator, TracksConfig
 
-        folders = tuple(str(folder) for folder in data.sfm.reconstructions)
         made["sfm"] = (SfmGenerator(TracksConfig(folders)), data.sfm.share)
-    if data.teacher.share > 0:
+    labelled = zip(data.teacher.images, data.teacher.labels, strict=True)
+    sets = tuple((str(i), str(k)) for i, k in labelled if (i in data.teacher.held_out) == held_out)
+    if sets and (held_out or data.teacher.share > 0):
         from linglue.training.teacher import TeacherConfig, TeacherGenerator
 
-        sets = tuple((str(i), str(k)) for i, k in zip(data.teacher.images, data.teacher.labels, strict=True))
         made["teacher"] = (TeacherGenerator(TeacherConfig(sets)), data.teacher.share)
-    if data.megadepth.share > 0:
+    if data.megadepth.share > 0 and not held_out:
         from linglue.training.megadepth import MegaDepth, MegaDepthConfig
 
         made["megadepth"] = (MegaDepth(MegaDepthConfig(str(data.megadepth.root))), data.megadepth.share)
@@ -48,7 +52,7 @@ def from_scenes(data: DataConfig) -> Weighted:
 
 
 def prepare_data(config: RunConfig) -> tuple[FeatureCache, dict[str, FeatureCache]]:
-    """Training pairs and, per generator, validation pairs from photographs held out; made where missing."""
+    """Training pairs and, per generator, validation pairs from what is held out; made where missing."""
     data = config.data
     training, held_out = Photos.in_folder(data.photos).split(0.1)
     if len(training) < 4 or len(held_out) < 2:
@@ -58,7 +62,7 @@ def prepare_data(config: RunConfig) -> tuple[FeatureCache, dict[str, FeatureCach
         raise LinGlueError("data.homography and data.parallax are both 0, allowed is at least one positive share")
     extractor = make_extractor(data.features, data.extractor_weights)
     validation = {}
-    for number, (name, (generator, _)) in enumerate(synthetic.items()):
+    for number, (name, (generator, _)) in enumerate({**synthetic, **from_scenes(data, held_out=True)}.items()):
         size = CacheConfig(
             pairs=data.validation_pairs,
             shard_size=min(SHARD_PAIRS, data.validation_pairs),
@@ -75,5 +79,5 @@ def prepare_data(config: RunConfig) -> tuple[FeatureCache, dict[str, FeatureCach
         unrelated=data.unrelated,
         seed=0,
     )
-    makers = {**synthetic, **from_scenes(data)}
+    makers = {**synthetic, **from_scenes(data, held_out=False)}
     return build_cache(config.output / "pairs", makers, training, extractor, size, data.workers), validation
