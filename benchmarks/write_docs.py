@@ -99,7 +99,7 @@ def choices(superpoint: Path, work: Path) -> str:
     """Presets and losses in short trainings of one kind."""
     command = ["benchmarks/training_choices.py", str(DATA / "photos"), "-o", str(work / "superpoint-choices")]
     command += ["--features", "superpoint", "--extractor-weights", str(superpoint)]
-    command += ["--pairs", "180", "--validation-pairs", "40", "--longer-side", "560", "--steps", "200"]
+    command += ["--pairs", "480", "--validation-pairs", "40", "--longer-side", "560", "--steps", "150"]
     return section("superpoint: presets and losses, short trainings", command, work, verbatim=False)
 
 
