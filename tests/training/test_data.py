@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import skimage.data
 
+from linglue.errors import LinGlueError
 from linglue.training.config import DataConfig, RunConfig, TeacherSource
 from linglue.training.data import from_scenes, prepare_data
 
@@ -92,3 +93,11 @@ def test_real_pairs_are_validated_on_beside_the_made_ones(folder):
     for pair in validation["teacher"]:
         assert tuple(pair["image0"]["image_size"]) == (width, height)
         assert (pair["matches0"] >= 0).sum() >= 50
+
+
+def test_missing_labels_are_noticed_before_anything_is_made(folder, tmp_path):
+    labels = (folder / "cat-labels", folder / "nowhere")
+    config = replace(config_of(folder, share=1.0, labels=labels), output=tmp_path / "run")
+    with pytest.raises(LinGlueError, match="nowhere"):
+        prepare_data(config)
+    assert not config.output.exists()

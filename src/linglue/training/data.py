@@ -60,9 +60,12 @@ def prepare_data(config: RunConfig) -> tuple[FeatureCache, dict[str, FeatureCach
     synthetic = from_photos(data)
     if not synthetic:
         raise LinGlueError("data.homography and data.parallax are both 0, allowed is at least one positive share")
+    # All sources are opened before the first pair is made: what is missing shows at once.
+    makers = {**synthetic, **from_scenes(data, held_out=False)}
+    checks = {**synthetic, **from_scenes(data, held_out=True)}
     extractor = make_extractor(data.features, data.extractor_weights)
     validation = {}
-    for number, (name, (generator, _)) in enumerate({**synthetic, **from_scenes(data, held_out=True)}.items()):
+    for number, (name, (generator, _)) in enumerate(checks.items()):
         size = CacheConfig(
             pairs=data.validation_pairs,
             shard_size=min(SHARD_PAIRS, data.validation_pairs),
@@ -79,5 +82,4 @@ def prepare_data(config: RunConfig) -> tuple[FeatureCache, dict[str, FeatureCach
         unrelated=data.unrelated,
         seed=0,
     )
-    makers = {**synthetic, **from_scenes(data, held_out=False)}
     return build_cache(config.output / "pairs", makers, training, extractor, size, data.workers), validation
