@@ -101,3 +101,11 @@ def test_missing_labels_are_noticed_before_anything_is_made(folder, tmp_path):
     with pytest.raises(LinGlueError, match="nowhere"):
         prepare_data(config)
     assert not config.output.exists()
+
+
+def test_a_single_photograph_is_counted(folder, tmp_path):
+    (tmp_path / "photos").mkdir()
+    cv2.imwrite(str(tmp_path / "photos" / "a.png"), skimage.data.coffee())
+    config = config_of(folder)
+    with pytest.raises(LinGlueError, match=r"photos: 1 photographs"):
+        prepare_data(replace(config, data=replace(config.data, photos=tmp_path / "photos")))

@@ -53,6 +53,9 @@ class Photos(Sequence[Image]):
             return int(hashlib.sha256(path.name.encode()).hexdigest()[:8], 16) < held_out * 2**32
 
         sides = [[p for p in self.paths if is_held_out(p) == side] for side in (False, True)]
+        if not all(sides):
+            folder, count = self.paths[0].parent, len(self.paths)
+            raise LinGlueError(f"{folder}: {count} photographs, too few to hold some out; allowed is at least about 30")
         return Photos(sides[0], self.longer_side, self.keep), Photos(sides[1], self.longer_side, self.keep)
 
     def __len__(self) -> int:
