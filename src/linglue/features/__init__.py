@@ -26,6 +26,7 @@ class FrontEnd:
 FRONT_ENDS: dict[str, FrontEnd] = {
     front_end.name: front_end
     for front_end in (
+        FrontEnd("linpoint", 64, "Apache-2.0 (LinGlue's own code and weights)", needs_weights=False),
         FrontEnd("sift", 128, "Apache-2.0 (OpenCV; the SIFT patent has expired)", needs_weights=False),
         FrontEnd(
             "superpoint",
@@ -57,6 +58,10 @@ def make_extractor(name: str, weights: str | Path | None = None, device: str = "
     """The front-end of that name. `weights` is its weights file; aliked and disk also find kornia's cached one."""
     if name not in FRONT_ENDS:
         raise LinGlueError(f"front-end is {name!r}, allowed are {', '.join(FRONT_ENDS)}")
+    if name == "linpoint":
+        from linglue.features.linpoint import LinPoint
+
+        return LinPoint(weights, device=device)
     if name == "sift":
         if weights is not None:
             raise LinGlueError(f"front-end sift got the weights file {weights}, allowed is none: it has no weights")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from linglue.errors import LinGlueError
 
+T = TypeVar("T")
 SMALLEST_SIDE = 480  # pixels: longer side of the smallest images made
 LOSSES = ("hinge", "ranking", "contrastive", "transport")
 
@@ -126,6 +127,11 @@ class RunConfig:
 
 
 def read_config(path: str | Path) -> RunConfig:
+    """The configuration of a training of a network."""
+    return read_toml(path, RunConfig)
+
+
+def read_toml(path: str | Path, kind: type[T]) -> T:
     """The configuration in a TOML file; what it leaves out has its default, what it has too much is refused."""
     path = Path(path)
     try:
@@ -134,7 +140,8 @@ def read_config(path: str | Path) -> RunConfig:
         raise LinGlueError(f"{path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LinGlueError(f"{path}: not a TOML file ({error})") from error
-    return _build(RunConfig, values, path, "")
+    found: T = _build(kind, values, path, "")
+    return found
 
 
 def _build(kind: type, values: dict[str, Any], path: Path, prefix: str) -> Any:
@@ -154,6 +161,14 @@ def _build(kind: type, values: dict[str, Any], path: Path, prefix: str) -> Any:
             arguments[name] = tuple(path.parent / _checked(n, str, path, prefix + name) for n in names)
         elif wanted in (Path, Path | None):
             arguments[name] = path.parent / _checked(value, str, path, prefix + name)
+        elif wanted == tuple[str, ...]:
+            arguments[name] = tuple(
+                _checked(n, str, path, prefix + name) for n in _checked(value, list, path, prefix + name)
+            )
+        elif wanted == tuple[float, float]:
+            numbers = _checked(value, list, path, prefix + name)
+            low, high = (float(_checked(n, (int, float), path, prefix + name)) for n in numbers)
+            arguments[name] = (low, high)
         elif wanted is float:
             arguments[name] = float(_checked(value, (int, float), path, prefix + name))
         else:

@@ -1,0 +1,59 @@
+"""What a teacher sees in clean photographs, computed once and kept: where keypoints are and what describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from linglue.features.base import Extractor
+from linglue.fingerprint import file_sha256
+from linglue.io.atomic import atomic_path
+from linglue.io.images import read_image, shrink
+
+LONGER_SIDE = 800  # pixels at which teacher and student see a photograph
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """Keypoints of one photograph, strongest first."""
+
+    keypoints: NDArray[np.float32]  # (N, 2) pixels of the photograph at LONGER_SIDE
+    scores: NDArray[np.float32]  # (N,) in [0, 1]
+    descriptors: NDArray[np.float16]  # (N, D)
+
+
+class Lessons(Sequence[Lesson]):
+    """Lessons about photographs, in a folder: one file for each, named by the contents of photograph and teacher."""
+
+    def __init__(self, folder: Path, photos: Sequence[Path], teacher_sha256: str, keypoints: int = 1536) -> None:
+        self.photos = list(photos)
+        self.keypoints = keypoints
+        self._files = [
+            folder / f"{teacher_sha256[:8]}-{keypoints}-{file_sha256(photo)[:16]}.npz" for photo in self.photos
+        ]
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    def __getitem__(self, index: int) -> Lesson:  # type: ignore[override]
+        with np.load(self._files[index]) as arrays:
+            return Lesson(arrays["keypoints"], arrays["scores"].astype(np.float32), arrays["descriptors"])
+
+    def prepare(self, teacher: Extractor) -> None:
+        """Let the teacher look at every photograph that has no lesson yet."""
+        missing = [i for i, file in enumerate(self._files) if not file.is_file()]
+        for i in tqdm(missing, desc="lessons", unit="photo", disable=None):
+            found = teacher.extract(shrink(read_image(self.photos[i]), LONGER_SIDE), self.keypoints)
+            with atomic_path(self._files[i]) as partial:
+                np.savez(
+                    partial,
+                    keypoints=found.keypoints,
+                    scores=found.scores.astype(np.float16),
+                    descriptors=found.descriptors.astype(np.float16),
+                )

@@ -1,0 +1,160 @@
+"""One batch of crops as tensors, and the losses of the student on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+from torch import Tensor, nn
+
+from linglue.features.linpoint import DIM, LinPointNet, sample
+from linglue.training.front_end.crops import Crop
+from linglue.training.front_end.losses import (
+    NEAR,
+    LossWeights,
+    contrast_loss,
+    distil_loss,
+    heat_loss,
+    heat_target,
+    place_loss,
+    repeat_loss,
+)
+
+APART = 1e5  # pixels added between pairs, so that distances tell points of different pairs apart
+CROWDED = 4.0  # pixels: of two keypoints closer than that, none has a place of its own
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """B pairs of crops; crops 0 to B − 1 are their first images, B to 2B − 1 their second ones."""
+
+    images: Tensor  # (2B, 1, S, S)
+    covered: Tensor  # (2B, S, S) bool
+    heat: Tensor  # (2B, S, S) wanted
+    one_from_zero: Tensor  # (B, 3, 3); NaN where two photographs make a pair
+    lone: Tensor  # (L, 2) keypoints with a place of their own
+    lone_crop: Tensor  # (L,)
+    points: tuple[Tensor, Tensor]  # (K0, 2), (K1, 2) keypoints to describe
+    crop: tuple[Tensor, Tensor]  # (K0,), (K1,)
+    matches: Tensor  # (M, 2) into points
+    taught: tuple[Tensor, Tensor]  # (M, D) the teacher's descriptors of the matches
+    keypoints: int  # in all crops
+
+
+def collate(
+    samples: Sequence[tuple[Crop, Crop, NDArray[np.int64]]],
+    taught: Sequence[tuple[NDArray[np.float16], NDArray[np.float16]]],
+    same: Sequence[bool],
+    limit: int,
+    rng: np.random.Generator,
+) -> Batch:
+    """Pairs of crops and their matches; `taught` has the descriptors of both lessons of each, `same` one photograph."""
+    pairs = len(samples)
+    crops = [s[k] for k in (0, 1) for s in samples]
+    side = crops[0].image.shape[0]
+    points: tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]] = ([], [])
+    numbers: tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]] = ([], [])
+    descriptors: tuple[list[NDArray[np.float16]], list[NDArray[np.float16]]] = ([], [])
+    matches, before = [], [0, 0]
+    for p, (zero, one, both) in enumerate(samples):
+        both = both[rng.permutation(len(both))[:limit]]
+        place = []
+        for k, crop in enumerate((zero, one)):
+            others = np.setdiff1d(np.arange(len(crop.points)), both[:, k])
+            others = others[rng.permutation(len(others))[: max(0, limit - len(both))]]
+            chosen = np.concatenate([both[:, k], others])
+            points[k].append(crop.points[chosen])
+            numbers[k].append(np.full(len(chosen), p + k * pairs))
+            descriptors[k].append(taught[p][k][crop.ids[both[:, k]]])
+            place.append(before[k] + np.arange(len(both)))
+            before[k] += len(chosen)
+        matches.append(np.stack(place, axis=1))
+    lone = [c.points[_lone(c.points)] for c in crops]
+    relative = [
+        one.crop_from_photo @ np.linalg.inv(zero.crop_from_photo) if s else np.full((3, 3), np.nan)
+        for (zero, one, _), s in zip(samples, same, strict=True)
+    ]
+    return Batch(
+        images=torch.from_numpy(np.stack([c.image for c in crops]))[:, None].float() / 255,
+        covered=torch.from_numpy(np.stack([c.covered for c in crops])),
+        heat=torch.from_numpy(np.stack([heat_target(c.points, c.scores, side) for c in crops])),
+        one_from_zero=torch.from_numpy(np.stack(relative)).float(),
+        lone=torch.from_numpy(np.concatenate(lone)),
+        lone_crop=torch.from_numpy(np.repeat(np.arange(2 * pairs), [len(found) for found in lone])),
+        points=(torch.from_numpy(np.concatenate(points[0])), torch.from_numpy(np.concatenate(points[1]))),
+        crop=(torch.from_numpy(np.concatenate(numbers[0])), torch.from_numpy(np.concatenate(numbers[1]))),
+        matches=torch.from_numpy(np.concatenate(matches)),
+        taught=(
+            torch.from_numpy(np.concatenate(descriptors[0])).float(),
+            torch.from_numpy(np.concatenate(descriptors[1])).float(),
+        ),
+        keypoints=sum(len(c.points) for c in crops),
+    )
+
+
+def _lone(points: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """(N,) which points have no other one near."""
+    if len(points) < 2:
+        return np.ones(len(points), dtype=np.bool_)
+    return np.asarray(cKDTree(points).query(points, k=2)[0][:, 1] > CROWDED)
+
+
+class Objective(nn.Module):
+    """The student with what it needs only while it learns: the way to the teacher's descriptors, two sharpnesses."""
+
+    def __init__(self, net: LinPointNet, weights: LossWeights, taught_dim: int) -> None:
+        super().__init__()
+        self.net = net
+        self.weights = weights
+        self.to_teacher = nn.Linear(DIM, taught_dim)
+        self.log_sharpness = nn.Parameter(torch.full((2,), float(np.log(15.0))))
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The losses by name, weighted."""
+        w = self.weights
+        maps = self.net(batch.images)
+        pairs = len(batch.images) // 2
+        described = [self.net.describe(maps, batch.crop[k], batch.points[k]) for k in (0, 1)]  # (K, 64) each
+        sharpness = self.log_sharpness.exp().clamp(max=60)
+        losses = {
+            "heat": w.heat * heat_loss(maps.heat, batch.heat, batch.covered, batch.keypoints),
+            "place": w.place * place_loss(maps.heat, batch.lone_crop, batch.lone),
+        }
+        known = ~batch.one_from_zero.isnan().any(dim=(1, 2))
+        if known.any():
+            zero, one = maps.heat[:pairs][known], maps.heat[pairs:][known]
+            losses["repeat"] = w.repeat * repeat_loss(zero, one, batch.one_from_zero[known], batch.covered[:pairs][known])
+        contrast, trust = [], []
+        for a, b in ((0, 1), (1, 0)):
+            mine, theirs = batch.matches[:, a], batch.matches[:, b]  # (M,)
+            apart = _distances(batch, b, theirs)  # (M, K)
+            banned = apart < NEAR
+            banned[torch.arange(len(theirs)), theirs] = False
+            contrast.append(contrast_loss(described[a][mine], described[b], theirs, banned, sharpness[0]))
+            with torch.no_grad():
+                similar = (described[a][mine] @ described[b].T).masked_fill(apart > APART / 2, -2)  # (M, K)
+                right = apart.gather(1, similar.argmax(1, keepdim=True))[:, 0] < NEAR  # (M,)
+            logit = sample(maps.trust[..., None], batch.crop[a][mine], batch.points[a][mine], 8)[:, 0]
+            trust.append(F.binary_cross_entropy_with_logits(logit, right.float()))
+        losses["contrast"] = w.contrast * (contrast[0] + contrast[1]) / 2
+        losses["trust"] = w.trust * (trust[0] + trust[1]) / 2
+        distilled = [
+            distil_loss(
+                F.normalize(self.to_teacher(described[k][batch.matches[:, k]]), dim=1), batch.taught[k], sharpness[1]
+            )
+            for k in (0, 1)
+        ]
+        losses["distil"] = w.distil * (distilled[0] + distilled[1]) / 2
+        return losses
+
+
+def _distances(batch: Batch, k: int, chosen: Tensor) -> Tensor:
+    """(M, K) pixels from the `chosen` (M,) points of side k to all of them; huge between different pairs."""
+    pair = batch.crop[k] % (len(batch.images) // 2)
+    apart = torch.cat([batch.points[k], (pair * APART)[:, None]], dim=1)  # (K, 3)
+    return torch.cdist(apart[chosen], apart, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,0 +1,196 @@
+"""The front-end's training loop: resumable to the bit, on one CPU core.
+
+Everything random follows from (seed, step), so a checkpoint needs no generator state.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from linglue.errors import LinGlueError
+from linglue.features import make_extractor
+from linglue.features.linpoint import LinPointNet, load_linpoint, save_linpoint
+from linglue.fingerprint import file_sha256
+from linglue.io.atomic import atomic_path
+from linglue.io.images import IMAGE_SUFFIXES, Image, read_image, shrink
+from linglue.training.front_end.config import FrontEndConfig, LessonConfig
+from linglue.training.front_end.crops import draw_crops
+from linglue.training.front_end.lessons import LONGER_SIDE, Lesson, Lessons
+from linglue.training.front_end.objective import Batch, Objective, collate
+from linglue.training.front_end.validation import Scores, ValidationPair, make_validation, validate
+from linglue.training.log import append_row, plot
+
+FEWEST = 40  # matches a pair of crops must have in common to be learned from
+
+
+def find_photos(config: LessonConfig) -> tuple[list[Path], list[Path]]:
+    """(training, held-out) photographs; the side a file of the first folder falls on depends on its name alone."""
+    train: list[Path] = []
+    held_out: list[Path] = []
+    for number, folder in enumerate(config.photos):
+        if not folder.is_dir():
+            raise LinGlueError(f"{folder}: no such folder, expected a folder of photographs")
+        for path in sorted(folder.rglob("*")):
+            below = path.relative_to(folder)
+            if path.suffix.lower() in IMAGE_SUFFIXES and not set(below.parts[:-1]) & set(config.exclude):
+                share = int(hashlib.sha256(path.name.encode()).hexdigest()[:8], 16) / 2**32
+                (held_out if number == 0 and share < config.held_out else train).append(path)
+    if not train or not held_out:
+        raise LinGlueError(
+            f"{config.photos[0]}: {len(train)} photographs to learn from and {len(held_out)} to validate on, "
+            "expected some of both: about 30 at least"
+        )
+    return train, held_out
+
+
+class Trainer:
+    """A student on its way; `run` goes on from the checkpoint in the output folder if there is one."""
+
+    def __init__(self, config: FrontEndConfig) -> None:
+        self.config = config
+        train, held_out = find_photos(config.lessons)
+        config.output.mkdir(parents=True, exist_ok=True)
+        teacher = make_extractor(config.lessons.teacher, config.lessons.teacher_weights)
+        identity = config.lessons.teacher
+        if config.lessons.teacher_weights is not None:
+            identity = file_sha256(config.lessons.teacher_weights)
+        self.lessons = Lessons(config.lessons.folder, train, identity, config.lessons.keypoints)
+        self.lessons.prepare(teacher)
+        self.validation: Sequence[ValidationPair] = make_validation(held_out, config.validation_pairs)
+        torch.manual_seed(config.learning.seed)
+        net = load_linpoint(config.start) if config.start is not None else LinPointNet()
+        self.objective = Objective(net, config.losses, teacher.dim).to(memory_format=torch.channels_last)
+        self.average = copy.deepcopy(net).eval().requires_grad_(False)
+        self.optimiser = torch.optim.AdamW(
+            self.objective.parameters(), lr=config.learning.rate, weight_decay=config.learning.weight_decay
+        )
+        self.step, self.seconds, self.best = 0, 0.0, -1.0
+        self.photo = lru_cache(maxsize=4096)(self._photo)
+        self.lesson = lru_cache(maxsize=4096)(self._lesson)
+        self._resume()
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.config.output / "checkpoint.pt"
+
+    @property
+    def weights(self) -> Path:
+        return self.config.output / "linpoint-features.safetensors"
+
+    def run(self) -> None:
+        """Train to the last step; validate, log and save on the way."""
+        o = self.config.learning
+        recent: dict[str, list[float]] = {}
+        with tqdm(total=o.steps, initial=self.step, unit="step", disable=None) as bar:
+            while self.step < o.steps:
+                start = time.monotonic()
+                for name, value in self._take_step().items():
+                    recent.setdefault(name, []).append(value)
+                self.seconds += time.monotonic() - start
+                bar.update()
+                if self.step % self.config.validate_every == 0 or self.step == o.steps:
+                    self._validate({name: float(np.mean(values)) for name, values in recent.items()})
+                    recent = {}
+                if self.step % self.config.checkpoint_every == 0 or self.step == o.steps:
+                    self._save()
+
+    def make_batch(self, step: int) -> Batch:
+        """The crops of a step; the same ones whenever it is asked for."""
+        o = self.config.learning
+        rng = np.random.default_rng((o.seed, step))
+        samples, taught = [], []
+        while len(samples) < o.batch:
+            index = int(rng.integers(len(self.lessons)))
+            photo, lesson = self.photo(index), self.lesson(index)
+            if len(lesson.keypoints) < 2 * FEWEST:
+                continue
+            itself = np.repeat(np.arange(len(lesson.keypoints))[:, None], 2, axis=1)
+            sample = draw_crops((photo, photo), (lesson, lesson), itself, self.config.crops, rng)
+            if len(sample[2]) >= FEWEST:
+                samples.append(sample)
+                taught.append((lesson.descriptors, lesson.descriptors))
+        return collate(samples, taught, [True] * len(samples), o.points, rng)
+
+    def _photo(self, index: int) -> Image:
+        return shrink(read_image(self.lessons.photos[index]), LONGER_SIDE)
+
+    def _lesson(self, index: int) -> Lesson:
+        return self.lessons[index]
+
+    def _take_step(self) -> dict[str, float]:
+        o = self.config.learning
+        rate = o.rate * min(1.0, (self.step + 1) / max(1, o.warmup))
+        left = (o.steps - self.step) / max(1, o.cooldown)
+        if left < 1:
+            rate *= 0.5 - 0.5 * math.cos(math.pi * left)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.objective.train()
+        losses = self.objective(self.make_batch(self.step))
+        self.optimiser.zero_grad()
+        sum(losses.values()).backward()  # type: ignore[union-attr]
+        nn.utils.clip_grad_norm_(self.objective.parameters(), o.clip)
+        self.optimiser.step()
+        self.step += 1
+        keep = min(o.average, self.step / (self.step + 10))  # young averages forget the start quickly
+        with torch.no_grad():
+            fast = self.objective.net.state_dict()
+            for name, slow in self.average.state_dict().items():
+                if slow.is_floating_point():
+                    slow.lerp_(fast[name], 1 - keep)
+                else:
+                    slow.copy_(fast[name])
+        return {name: float(value.detach()) for name, value in losses.items()}
+
+    def _validate(self, losses: dict[str, float]) -> None:
+        scores: Scores = validate(self.average, self.validation)
+        row = {"step": float(self.step), "loss": sum(losses.values())}
+        row |= {f"loss_{name}": value for name, value in losses.items()}
+        row |= {f"validation/{name}": value for name, value in scores._asdict().items()}
+        append_row(self.config.output / "log.csv", row)
+        plot(self.config.output / "log.csv", self.config.output / "log.png")
+        text = ", ".join(f"{name} {value:.3f}" for name, value in scores._asdict().items())
+        tqdm.write(f"step {self.step}, {self.seconds / 3600:.2f} h: {text}")
+        if scores.recall > self.best:
+            self.best = scores.recall
+            seen = self.step * self.config.learning.batch
+            save_linpoint(self.weights, self.average, f"{seen} pairs of crops, {self.seconds / 3600:.1f} h; {text}")
+
+    def _save(self) -> None:
+        state = {
+            "objective": self.objective.state_dict(),
+            "average": self.average.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "step": self.step,
+            "seconds": self.seconds,
+            "best": self.best,
+        }
+        with atomic_path(self.checkpoint) as partial:
+            torch.save(state, partial)
+
+    def _resume(self) -> None:
+        if not self.checkpoint.is_file():
+            return
+        state = torch.load(self.checkpoint, weights_only=True)
+        self.objective.load_state_dict(state["objective"])
+        self.average.load_state_dict(state["average"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.step, self.seconds, self.best = state["step"], state["seconds"], state["best"]
+
+
+def train_features(config: FrontEndConfig) -> Path:
+    """The whole of `linglue train-features`. Returns the weights of the best validation."""
+    trainer = Trainer(config)
+    trainer.run()
+    return trainer.weights
