@@ -22,8 +22,8 @@ from linglue.matching.consensus import agreeing
 from linglue.matching.distance import filtered_matches, mutual_matches
 from linglue.matching.local_affine import FilterConfig
 from linglue.matching.nearest import nearest_both_ways
-from linglue.model.config import PRESETS, LinGlueConfig
-from linglue.model.network import views
+from linglue.network.config import PRESETS, LinGlueConfig
+from linglue.network.linglue import views
 from linglue.training.identity import identity_network
 from linglue.types import Features
 

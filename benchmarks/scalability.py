@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from linglue.core.stopwatch import Stopwatch
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import select
-from linglue.model.config import PRESETS, LinGlueConfig
-from linglue.model.network import LinGlue, views
-from linglue.stopwatch import Stopwatch
+from linglue.network.config import PRESETS, LinGlueConfig
+from linglue.network.linglue import LinGlue, views
 from linglue.training.identity import identity_network
 from linglue.types import Features, ImageSize
 

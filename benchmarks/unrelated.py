@@ -11,7 +11,7 @@ from tqdm import tqdm
 from linglue.errors import LinGlueError
 from linglue.evaluation.methods import MethodOptions, make_method
 from linglue.features import make_extractor
-from linglue.training.photos import Photos
+from linglue.training.sources.photos import Photos
 
 METHODS = ("mnn", "ratio", "adalam", "linglue")
 
@@ -28,7 +28,7 @@ def main() -> None:
     options = parser.parse_args()
     _, held_out = Photos.in_folder(options.photos).split(0.1)  # training has not seen these
     if len(held_out) < 2 * options.pairs:
-        raise LinGlueError(f"{options.photos}: {len(held_out)} held-out photographs, allowed are {2 * options.pairs}")
+        raise LinGlueError(f"{options.photos}: {len(held_out)} held-out photographs, expected {2 * options.pairs}")
     chosen = np.random.default_rng(options.seed).permutation(len(held_out))[: 2 * options.pairs]
     extractor = make_extractor(options.features, options.extractor_weights)
     features = [

@@ -14,9 +14,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from linglue.fingerprint import code_sha256, file_sha256, settings_hash
-from linglue.io.atomic import atomic_path
-from linglue.model.weights import packaged_weights
+from linglue.core.atomic import atomic_path
+from linglue.core.fingerprint import code_sha256, file_sha256, settings_hash
+from linglue.network.weights import packaged_weights
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("LINGLUE_DATA", ROOT.parent / "shared" / "data"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linglue.io.colmap import pixel_from_colmap
+from linglue.geometry.colmap import pixel_from_colmap
 from linglue.io.colmap_database import write_database
 from linglue.types import Features
 

@@ -9,10 +9,10 @@ import pytest
 from linglue.evaluation.known_poses import KnownView, triangulate, write_known_database
 from linglue.evaluation.methods import MethodOptions, make_method
 from linglue.features import make_extractor
-from linglue.io.colmap import colmap_from_pixel
-from linglue.io.poses import Pose
-from linglue.pipeline.model import write_model
-from linglue.pipeline.workspace import Workspace
+from linglue.geometry.colmap import colmap_from_pixel
+from linglue.geometry.pose import Pose
+from linglue.sfm.sparse_model import write_model
+from linglue.sfm.workspace import Workspace
 from rendered import View
 
 KEYPOINTS = 300

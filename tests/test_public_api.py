@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import linglue
-from linglue.model.weights import PACKAGED
+from linglue.network.weights import PACKAGED
 
 COUNTS = {
     "pair": 840_960,

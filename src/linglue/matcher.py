@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS, make_extractor
 from linglue.features.base import Extractor
 from linglue.io.images import Image, ImageSource, Mask
 from linglue.matching.distance import View
-from linglue.model.batch import collate
-from linglue.model.network import LinGlue, views
-from linglue.model.weights import find_weights, load_network, packaged_weights
-from linglue.stopwatch import Stopwatch
+from linglue.network.batch import collate
+from linglue.network.linglue import LinGlue, views
+from linglue.network.weights import find_weights, load_network, packaged_weights
 from linglue.types import Features, Matches
 
 MAX_KEYPOINTS = 4096  # defaults of extraction, here and on the command line
@@ -97,7 +97,7 @@ class Matcher:
         if batch_size is None:
             batch_size = 1 if self.device.type == "cpu" else 8
         if batch_size < 1:
-            raise LinGlueError(f"batch_size is {batch_size}, allowed is at least 1")
+            raise LinGlueError(f"batch_size is {batch_size}, expected at least 1")
         results: list[Matches] = []
         for start in range(0, len(pairs), batch_size):
             results += self._match_batch(pairs[start : start + batch_size], Stopwatch(self.device))
@@ -181,7 +181,7 @@ def _drawable(source: ImageSource | Features) -> Path | Image | None:
 
 def presets() -> list[dict[str, object]]:
     """Names, descriptor sizes, licences and networks of what `Matcher.from_pretrained` can load."""
-    from linglue.model.weights import read_info
+    from linglue.network.weights import read_info
 
     found: list[dict[str, object]] = []
     for name, front_end in FRONT_ENDS.items():

@@ -37,10 +37,10 @@ def _as_float32(name: str, values: ArrayLike | torch.Tensor, shape: tuple[int | 
     )
     if not fits:
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
-        raise LinGlueError(f"{name} has shape {array.shape}, allowed is ({wanted})")
+        raise LinGlueError(f"{name} has shape {array.shape}, expected ({wanted})")
     if not np.isfinite(array).all():
         bad = int(np.count_nonzero(~np.isfinite(array)))
-        raise LinGlueError(f"{name} contains {bad} NaN or infinite values, allowed are finite numbers only")
+        raise LinGlueError(f"{name} contains {bad} NaN or infinite values, expected finite numbers only")
     return array
 
 
@@ -72,10 +72,10 @@ class Features:
             value = getattr(self, name)
             put(name, None if value is None else _as_float32(name, value, (n,)))
         if self.scales is not None and n and self.scales.min() <= 0:
-            raise LinGlueError(f"scales contain {self.scales.min()}, allowed are positive diameters in pixels")
+            raise LinGlueError(f"scales contain {self.scales.min()}, expected positive diameters in pixels")
         size = [int(v) for v in np.asarray(self.image_size).reshape(-1)]
         if len(size) != 2 or min(size) < 1:
-            raise LinGlueError(f"image_size is {size}, allowed is (width, height) with both at least 1")
+            raise LinGlueError(f"image_size is {size}, expected (width, height) with both at least 1")
         put("image_size", ImageSize(*size))
 
     def __len__(self) -> int:

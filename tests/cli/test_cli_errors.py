@@ -42,10 +42,10 @@ SOURCES = {
     "text.jpg": "JPEG, PNG",
     "empty.jpg": "JPEG, PNG",
     "folder.jpg": "no such image",
-    "tiny.png": "1x1 pixels, allowed is at least 16x16",
-    "grey.png": "no sift keypoint, allowed is at least one",
-    "none.npz": "no sift keypoint, allowed is at least one",
-    "nan.npz": "NaN or infinite values, allowed are finite numbers",
+    "tiny.png": "1x1 pixels, expected at least 16x16",
+    "grey.png": "no sift keypoint, expected at least one",
+    "none.npz": "no sift keypoint, expected at least one",
+    "nan.npz": "NaN or infinite values, expected finite numbers",
     "kind.npz": "'superpoint', this network takes 'sift'",
     "size.npz": "64 entries, this network takes 128",
     "lacking.npz": "descriptors is missing, needed are",
@@ -106,9 +106,9 @@ def test_unusable_file_option(run, bad, photos, case):
 
 
 VALUES = {
-    "max keypoints": (("--max-keypoints", 0), "max_keypoints is 0, allowed is at least 1"),
-    "resize": (("--resize", 3), "resize is 3, allowed is"),
-    "tile": (("--tile", 10), "tile is 10, allowed is at least"),
+    "max keypoints": (("--max-keypoints", 0), "max_keypoints is 0, expected at least 1"),
+    "resize": (("--resize", 3), "resize is 3, expected"),
+    "tile": (("--tile", 10), "tile is 10, expected at least"),
     "device": (("--device", "abacus"), "'abacus'"),
     "weights for sift": (("--extractor-weights", "x.pth"), "x.pth"),
     "no weights for disk": (("--features", "disk"), "depth-save.pth"),

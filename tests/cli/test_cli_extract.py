@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linglue.io.npz import load_features
-from linglue.pipeline.workspace import Workspace
+from linglue.sfm.workspace import Workspace
 
 FEW = ("--max-keypoints", 100, "--workers", 1)
 
@@ -79,7 +79,7 @@ def test_refused_in_one_line(run, images, tmp_path, case):
         "only bad": ((tmp_path / "bad", *work), "none of its photographs could be used"),
         "output is a file": ((images, "-o", tmp_path / "bad" / "bad.jpg"), "bad.jpg"),
         "masks for one": ((images / "a.png", "-o", tmp_path / "a.npz", "--masks", tmp_path), "--masks is"),
-        "no workers": ((images, "-o", tmp_path / "work", "--workers", 0), "--workers is 0, allowed is at least 1"),
+        "no workers": ((images, "-o", tmp_path / "work", "--workers", 0), "--workers is 0, expected at least 1"),
         "weights": ((images, "--features", "superpoint", *work), "needs a weights file"),
     }[case]
     outcome = run("extract", *arguments)

@@ -11,9 +11,9 @@ from skimage import data
 
 from linglue.io.hloc import write_hloc_features
 from linglue.io.npz import load_matches, save_features
-from linglue.model.config import LinGlueConfig
-from linglue.model.network import LinGlue
-from linglue.model.weights import save_network
+from linglue.network.config import LinGlueConfig
+from linglue.network.linglue import LinGlue
+from linglue.network.weights import save_network
 
 FEW = ("--max-keypoints", 800)
 

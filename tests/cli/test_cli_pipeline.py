@@ -8,8 +8,8 @@ import pytest
 from linglue.io.hloc import list_hloc_images, load_hloc_features, load_hloc_matches
 from linglue.io.npz import load_features
 from linglue.io.pair_list import read_pairs
-from linglue.pipeline.model import aligned_errors, read_model
-from linglue.pipeline.workspace import Workspace
+from linglue.sfm.sparse_model import aligned_errors, read_model
+from linglue.sfm.workspace import Workspace
 from rendered import FOCAL, SIZE, render, write_photos
 
 VIEWS = 5
@@ -95,7 +95,7 @@ def test_hloc_features_in_give_the_same_matches(run, work, tmp_path):
     with Workspace(work).matches() as ours, Workspace(other).matches() as theirs:
         assert ours.counts() == theirs.counts()
     wrong = run("import-hloc", tmp_path / "features.h5", "-o", tmp_path / "wrong", "--features", "superpoint")
-    assert wrong.code == 1 and "have 128 entries, allowed are 256" in wrong.err
+    assert wrong.code == 1 and "have 128 entries, expected 256" in wrong.err
 
 
 def test_reconstruct_prints_and_writes(run, scene, work, tmp_path):
@@ -121,10 +121,10 @@ def test_reconstruct_prints_and_writes(run, scene, work, tmp_path):
         (("match-pairs", "NOWHERE"), "NOWHERE: holds no features.db"),
         (("export", "NOWHERE", "--npz", "x"), "NOWHERE: holds no features.db"),
         (("export", "WORK"), "nothing to export"),
-        (("pairs", "WORK", "--pairs", "list"), "allowed is with --pair-list FILE only"),
-        (("pairs", "WORK", "--pair-list", "x"), "--pair-list is x, allowed is with --pairs list only"),
-        (("pairs", "WORK", "--pairs", "positions"), "allowed is with --images DIR (EXIF) or --positions FILE only"),
-        (("pairs", "WORK", "--top", 0), "top is 0, allowed is at least 1"),
+        (("pairs", "WORK", "--pairs", "list"), "it works only with --pair-list FILE only"),
+        (("pairs", "WORK", "--pair-list", "x"), "--pair-list is x, it works only with --pairs list only"),
+        (("pairs", "WORK", "--pairs", "positions"), "it works only with --images DIR (EXIF) or --positions FILE only"),
+        (("pairs", "WORK", "--top", 0), "top is 0, expected at least 1"),
         (("reconstruct", "NOWHERE", "-o", "NEW"), "NOWHERE: no such folder"),
         (("reconstruct", "SCENE", "-o", "NEW", "--camera-model", "BOX"), "'BOX' is no camera model"),
         (("reconstruct", "SCENE", "-o", "NEW", "--intrinsics", "missing.txt"), "missing.txt: no such file"),

@@ -88,7 +88,7 @@ def test_ratio_is_a_subset_of_mnn() -> None:
 
 
 def test_unknown_method_lists_the_allowed() -> None:
-    with pytest.raises(LinGlueError, match="'best', allowed are mnn, ratio, adalam, linglue"):
+    with pytest.raises(LinGlueError, match="'best', expected mnn, ratio, adalam, linglue"):
         make_method("best", MethodOptions())
     assert "lightglue" in METHODS
 
@@ -102,7 +102,7 @@ def test_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lightglue_needs_features_it_was_trained_for_and_its_file(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(LinGlueError, match="no weights for 'sift' features, allowed are aliked, disk"):
+    with pytest.raises(LinGlueError, match="no weights for 'sift' features, expected aliked, disk"):
         make_method("lightglue", MethodOptions("sift"))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     with pytest.raises(LinGlueError, match="aliked_lightglue_v0-1_arxiv-pth: method lightglue needs this weights file"):
@@ -110,7 +110,7 @@ def test_lightglue_needs_features_it_was_trained_for_and_its_file(
 
 
 def test_network_of_another_kind_is_refused() -> None:
-    from linglue.model.weights import packaged_weights
+    from linglue.network.weights import packaged_weights
 
     with pytest.raises(LinGlueError, match="made for 'sift' features, these are 'disk'"):
         make_method("linglue", MethodOptions("disk", weights=packaged_weights("sift")))

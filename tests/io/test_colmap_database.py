@@ -8,7 +8,7 @@ import pytest
 
 from colmap_scene import COUNT, HEIGHT, NAMES, WIDTH, all_pairs, camera, scene
 from linglue.errors import LinGlueError
-from linglue.io.colmap import colmap_from_pixel
+from linglue.geometry.colmap import colmap_from_pixel
 from linglue.io.colmap_database import open_database, read_features, read_images, read_matches, write_database
 from linglue.types import Features
 
@@ -86,7 +86,7 @@ def test_no_images_keypoints_or_shapes(tmp_path):
     ("matches", "complaint"),
     [
         ([("c.jpg", "d.jpg", np.zeros((1, 2), np.int64))], "image 'd.jpg', which is not among the 4"),
-        ([("c.jpg", NAMES[0], np.array([[0, COUNT]]))], f"outside the keypoints of .*allowed is 0 to {COUNT - 1}"),
+        ([("c.jpg", NAMES[0], np.array([[0, COUNT]]))], f"outside the keypoints of .*expected 0 to {COUNT - 1}"),
         ([("c.jpg", NAMES[0], np.array([[-1, 0]]))], "outside the keypoints of 'c.jpg'"),
         (2 * all_pairs()[:1], "is given twice"),
     ],

@@ -216,7 +216,7 @@ def test_hloc_reads_the_matches_we_write(tmp_path):
     ("pairs", "complaint"),
     [
         ([("x.jpg", "b.jpg", [[0, 0]])], "keypoints of 'x.jpg' is not given"),
-        ([("a/b.jpg", "b.jpg", [[0, 4]])], "outside the keypoints of 'b.jpg', allowed is 0 to 3"),
+        ([("a/b.jpg", "b.jpg", [[0, 4]])], "outside the keypoints of 'b.jpg', expected 0 to 3"),
         ([("a/b.jpg", "b.jpg", [[0, 0]]), ("a-b.jpg", "b.jpg", [[1, 1]])], "cannot tell '/' in names from '-'"),
     ],
 )

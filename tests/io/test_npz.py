@@ -112,9 +112,9 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
 def test_missing_folder_and_wrong_suffix_are_named(tmp_path):
     with pytest.raises(LinGlueError, match=r"nowhere/f\.npz: cannot be written"):
         save_features(tmp_path / "nowhere" / "f.npz", make_features(1))
-    with pytest.raises(LinGlueError, match=r"f\.txt.*allowed is \.npz"):
+    with pytest.raises(LinGlueError, match=r"f\.txt.*expected \.npz"):
         save_features(tmp_path / "f.txt", make_features(1))
-    with pytest.raises(LinGlueError, match=r"m\.h5.*allowed is \.npz or \.json"):
+    with pytest.raises(LinGlueError, match=r"m\.h5.*expected \.npz or \.json"):
         save_matches(tmp_path / "m.h5", make_matches([]))
 
 

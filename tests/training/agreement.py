@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 
 from linglue.io.images import to_grey
-from linglue.training.pairs import ImagePair, grid_points
+from linglue.training.sources.pairs import ImagePair, grid_points
 
 
 def patch_correlations(

@@ -19,8 +19,8 @@ from linglue.errors import LinGlueError
 from linglue.features.sift import Sift
 from linglue.training.build_cache import CacheConfig, build_cache
 from linglue.training.cache import FeatureCache
-from linglue.training.homography import HomographyConfig, HomographyGenerator
-from linglue.training.pairs import IGNORE, UNMATCHABLE
+from linglue.training.sources.homography import HomographyConfig, HomographyGenerator
+from linglue.training.sources.pairs import IGNORE, UNMATCHABLE
 
 GENERATORS = {"homography": (HomographyGenerator(HomographyConfig(longer_side=(320, 400))), 1.0)}
 CONFIG = CacheConfig(pairs=6, shard_size=3, keypoints=200, min_matches=10, unrelated=0.3, seed=5)

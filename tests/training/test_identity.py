@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from linglue.errors import LinGlueError
-from linglue.model.config import LinGlueConfig
-from linglue.model.weights import load_network
+from linglue.network.config import LinGlueConfig
+from linglue.network.weights import load_network
 from linglue.training.identity import identity_network, main, principal_directions
 
 

@@ -18,7 +18,7 @@ import torch
 
 from linglue.cli import main
 from linglue.errors import LinGlueError
-from linglue.model.weights import load_network
+from linglue.network.weights import load_network
 from linglue.training.config import RunConfig, read_config
 from linglue.training.data import prepare_data
 from linglue.training.log import read_rows

@@ -148,9 +148,9 @@ def test_text_is_white_with_a_black_outline_and_fits_the_width():
 
 
 def test_wrong_arguments_are_named():
-    with pytest.raises(LinGlueError, match="points1 2, allowed is the same number"):
+    with pytest.raises(LinGlueError, match="points1 2, expected the same number"):
         draw_matches(GREY, GREY, ONE, np.repeat(ONE, 2, 0))
-    with pytest.raises(LinGlueError, match="values has 2 entries, allowed are 1"):
+    with pytest.raises(LinGlueError, match="values has 2 entries, expected 1"):
         draw_matches(GREY, GREY, ONE, ONE, values=[0.1, 0.2])
     with pytest.raises(LinGlueError, match="both values and correct"):
         draw_matches(GREY, GREY, ONE, ONE, values=[1.0], correct=[True])
@@ -169,7 +169,7 @@ def test_keypoints_are_dots_or_circles_with_ticks():
         assert canvas[60, 90, 1] < 120
     assert ring[70, 80, 1] < 120
     assert tick[70, 80, 1] > 180  # π/2 points down
-    with pytest.raises(LinGlueError, match="image is 100x50 pixels, allowed is the size of its features, 160x120"):
+    with pytest.raises(LinGlueError, match="image is 100x50 pixels, expected the size of its features, 160x120"):
         draw_keypoints(np.zeros((50, 100, 3), dtype=np.uint8), features(3))
 
 
@@ -188,9 +188,9 @@ def test_neighborhoods():
     assert saturation[100, 30] == 0
     none = ([], [], [])
     assert draw_neighborhoods(GREY, GREY, points, points, [], none, (5.0, 5.0)).shape == (120, 328, 3)
-    with pytest.raises(LinGlueError, match="indices into keypoints1 run from 0 to 9, allowed is 0 to 3"):
+    with pytest.raises(LinGlueError, match="indices into keypoints1 run from 0 to 9, expected 0 to 3"):
         draw_neighborhoods(GREY, GREY, points, points, [[0, 9]], ([0], [0], [0]), (5.0, 5.0))
-    with pytest.raises(LinGlueError, match="indices into seeds run from 1 to 1, allowed is 0 to 0"):
+    with pytest.raises(LinGlueError, match="indices into seeds run from 1 to 1, expected 0 to 0"):
         draw_neighborhoods(GREY, GREY, points, points, [[0, 0]], ([1], [0], [0]), (5.0, 5.0))
 
 

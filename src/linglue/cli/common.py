@@ -16,8 +16,8 @@ from linglue.features import FRONT_ENDS
 from linglue.matcher import MAX_KEYPOINTS, RESIZE
 
 if TYPE_CHECKING:
-    from linglue.pipeline.extract import ExtractConfig
-    from linglue.pipeline.workspace import Workspace
+    from linglue.sfm.extract import ExtractConfig
+    from linglue.sfm.workspace import Workspace
 
 
 def add_front_end(parser: argparse.ArgumentParser) -> None:
@@ -68,16 +68,16 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 
 def workers(options: argparse.Namespace, device: str) -> int:
     """--workers, checked, or as many as suit the device."""
-    from linglue.pool import default_workers
+    from linglue.core.pool import default_workers
 
     if options.workers is not None and options.workers < 1:
-        raise LinGlueError(f"--workers is {options.workers}, allowed is at least 1")
+        raise LinGlueError(f"--workers is {options.workers}, expected at least 1")
     return options.workers or default_workers(device)
 
 
 def extract_config(options: argparse.Namespace, device: str) -> ExtractConfig:
     """The pipeline's configuration from --features, --max-keypoints and their like, checked."""
-    from linglue.pipeline.extract import ExtractConfig
+    from linglue.sfm.extract import ExtractConfig
 
     return ExtractConfig(
         features=options.features,
@@ -91,11 +91,11 @@ def extract_config(options: argparse.Namespace, device: str) -> ExtractConfig:
 
 def check_work(folder: Path) -> Workspace:
     """The work folder of earlier stages."""
-    from linglue.pipeline.workspace import Workspace
+    from linglue.sfm.workspace import Workspace
 
     work = Workspace(folder)
     if not work.features_file.is_file():
-        raise LinGlueError(f"{folder}: holds no {work.features_file.name}, allowed is a folder of `linglue extract`")
+        raise LinGlueError(f"{folder}: holds no {work.features_file.name}, expected a folder of `linglue extract`")
     return work
 
 
@@ -115,7 +115,7 @@ def device(options: argparse.Namespace) -> str:
     try:
         torch.zeros(1, device=name)
     except (RuntimeError, AssertionError) as error:
-        raise LinGlueError(f"--device is {name!r}, which cannot be used; allowed is cpu, or cuda with a GPU") from error
+        raise LinGlueError(f"--device is {name!r}, which cannot be used; expected cpu, or cuda with a GPU") from error
     return name
 
 
@@ -129,14 +129,14 @@ def check_output(path: Path | None, suffixes: tuple[str, ...]) -> None:
     if path is None:
         return
     if path.suffix not in suffixes:
-        raise LinGlueError(f"{path}: output ends in {path.suffix or 'nothing'}, allowed are {', '.join(suffixes)}")
+        raise LinGlueError(f"{path}: output ends in {path.suffix or 'nothing'}, expected {', '.join(suffixes)}")
     if path.is_dir():
-        raise LinGlueError(f"{path}: is a folder, allowed is a file")
+        raise LinGlueError(f"{path}: is a folder, expected a file")
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise LinGlueError(f"{path}: the folder {folder} does not exist, allowed is a file in an existing one")
+        raise LinGlueError(f"{path}: the folder {folder} does not exist, expected a file in an existing one")
     if not os.access(folder, os.W_OK):
-        raise LinGlueError(f"{path}: no permission to write into {folder}, allowed is a writable folder")
+        raise LinGlueError(f"{path}: no permission to write into {folder}, expected a writable folder")
 
 
 def check_folder(path: Path) -> None:

@@ -13,7 +13,6 @@ import torch
 
 from linglue.cli import common, eval_localization, eval_reconstruction
 from linglue.errors import LinGlueError
-from linglue.evaluation import homography, pose
 from linglue.evaluation.estimators import (
     CONFIDENCE,
     HOMOGRAPHY_ESTIMATORS,
@@ -23,9 +22,10 @@ from linglue.evaluation.estimators import (
     version,
 )
 from linglue.evaluation.methods import METHODS, Method, MethodOptions, has_network, make_method
-from linglue.evaluation.predictions import Extraction, Store
 from linglue.evaluation.recipes import MethodRecipe
 from linglue.evaluation.report import Table, json_values, write_csv, write_json
+from linglue.evaluation.store import Extraction, Store
+from linglue.evaluation.tasks import homography, pose
 from linglue.viz import plots
 
 TIME_NOTE = (
@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> None:
         common.check_output(options.plot, plots.SUFFIXES)
         plots.check_plotting()
     if options.threshold is not None and options.threshold <= 0:
-        raise LinGlueError(f"--threshold is {options.threshold}, allowed is a positive number of pixels")
+        raise LinGlueError(f"--threshold is {options.threshold}, expected a positive number of pixels")
     report = common.Report(options.json)
     tasks = {
         "homography": _run_homography,
@@ -158,7 +158,7 @@ def _run_pose(options: argparse.Namespace, report: common.Report) -> None:
     check_estimators(["poselib"])
     twice = [name for name, times in Counter(s.resolve().name for s in options.scenes).items() if times > 1]
     if twice:
-        raise LinGlueError(f"{twice[0]}: two of the given scenes have this name, allowed are different ones")
+        raise LinGlueError(f"{twice[0]}: two of the given scenes have this name, expected different ones")
     scenes = [(scene, pose.load_scene(scene, options.max_gap)) for scene in options.scenes]
     device = common.device(options)
     methods = _methods(options, report, device)
@@ -222,7 +222,7 @@ def _methods(options: argparse.Namespace, report: common.Report, device: str) ->
             "give your own with --weights"
         )
     if not names:
-        raise LinGlueError("no method to measure, allowed for --compare are " + ", ".join(METHODS))
+        raise LinGlueError("no method to measure, expected for --compare: " + ", ".join(METHODS))
     return [make_method(name, how) for name in names]
 
 

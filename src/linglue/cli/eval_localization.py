@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from linglue.cli import common
+from linglue.core.optional import need
 from linglue.errors import LinGlueError
-from linglue.evaluation import localization
 from linglue.evaluation.known_poses import load_known_scene
 from linglue.evaluation.recipes import MethodRecipe, scene_folder
 from linglue.evaluation.report import json_values, write_csv, write_json
+from linglue.evaluation.tasks import localization
+from linglue.localization.absolute_pose import REFERENCE_SIDE, PoseConfig
 from linglue.matcher import MAX_KEYPOINTS, RESIZE
-from linglue.optional import need
-from linglue.pipeline.absolute_pose import REFERENCE_SIDE, PoseConfig
-from linglue.pipeline.retrieval import TOP
-from linglue.pipeline.workspace import Workspace
+from linglue.sfm.retrieval import TOP
+from linglue.sfm.workspace import Workspace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,12 +96,12 @@ def _checked(options: argparse.Namespace) -> list[Path]:
     scenes: list[Path] = options.scenes
     twice = [name for name, times in Counter(scene.resolve().name for scene in scenes).items() if times > 1]
     if twice:
-        raise LinGlueError(f"{twice[0]}: two of the given scenes have this name, allowed are different ones")
+        raise LinGlueError(f"{twice[0]}: two of the given scenes have this name, expected different ones")
     for option, value in (("--model", options.model), ("--truth", options.truth)):
         if value is not None and len(scenes) > 1:
-            raise LinGlueError(f"{option} is {value}, allowed is with a single scene")
+            raise LinGlueError(f"{option} is {value}, it works only with a single scene")
     if options.top < 1:
-        raise LinGlueError(f"--top is {options.top}, allowed is at least 1")
+        raise LinGlueError(f"--top is {options.top}, expected at least 1")
     return scenes
 
 
@@ -111,6 +111,6 @@ def _loaded(folder: Path, options: argparse.Namespace) -> Any:
         queries = localization.load_query_scene(folder, options.model, options.truth)
         return lambda work, how: localization.localize_scene(queries, work, how)
     if options.truth is not None:
-        raise LinGlueError(f"--truth is {options.truth}, allowed is with a folder queries/ only, {folder} has none")
+        raise LinGlueError(f"--truth is {options.truth}, it works only with a folder queries/ only, {folder} has none")
     known = load_known_scene(folder, options.model)
     return lambda work, how: localization.leave_one_out(known, work, how)

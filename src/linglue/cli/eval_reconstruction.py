@@ -11,16 +11,16 @@ from typing import Any
 import torch
 
 from linglue.cli import common
+from linglue.core.optional import need
 from linglue.errors import LinGlueError
-from linglue.evaluation import reconstruction
 from linglue.evaluation.colmap_sift import ColmapConfig
 from linglue.evaluation.methods import METHODS
 from linglue.evaluation.recipes import MethodRecipe
 from linglue.evaluation.report import json_values, write_csv, write_json
+from linglue.evaluation.tasks import reconstruction
 from linglue.features import make_extractor
 from linglue.matcher import MAX_KEYPOINTS, RESIZE
-from linglue.optional import need
-from linglue.pipeline.mapping import MappingConfig
+from linglue.sfm.map import MappingConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def take_colmap(names: list[str]) -> bool:
     """Whether COLMAP's own pipeline is among the methods to compare; it is taken off the list, being no matcher."""
     unknown = [name for name in names if name not in (*METHODS, reconstruction.COLMAP)]
     if unknown:
-        raise LinGlueError(f"method is {unknown[0]!r}, allowed are {', '.join((*METHODS, reconstruction.COLMAP))}")
+        raise LinGlueError(f"method is {unknown[0]!r}, expected {', '.join((*METHODS, reconstruction.COLMAP))}")
     if reconstruction.COLMAP not in names:
         return False
     names.remove(reconstruction.COLMAP)
@@ -59,7 +59,7 @@ def run(
     need("pycolmap", "linglue eval reconstruction")
     twice = [name for name, times in Counter(scene.resolve().name for scene in options.scenes).items() if times > 1]
     if twice:
-        raise LinGlueError(f"{twice[0]}: two of the given scenes have this name, allowed are different ones")
+        raise LinGlueError(f"{twice[0]}: two of the given scenes have this name, expected different ones")
     scenes = [reconstruction.load_scene(folder) for folder in options.scenes]
     make_extractor(options.features, options.extractor_weights, device)  # what it lacks is said before any work
     workers = common.workers(options, device)

@@ -39,9 +39,9 @@ def run(options: argparse.Namespace) -> None:
         common.check_folder(options.npz)
     targets = (options.hloc_features, options.hloc_matches, options.colmap_text, options.npz)
     if not any(targets):
-        raise LinGlueError("nothing to export, allowed are --hloc-features, --hloc-matches, --colmap-text and --npz")
+        raise LinGlueError("nothing to export, expected --hloc-features, --hloc-matches, --colmap-text and --npz")
     if (options.hloc_matches or options.colmap_text) and not work.matches_file.is_file():
-        raise LinGlueError(f"{work.folder}: holds no matches, allowed is a folder of `linglue match-pairs`")
+        raise LinGlueError(f"{work.folder}: holds no matches, expected a folder of `linglue match-pairs`")
     report = common.Report(options.json)
     with work.locked(), work.features() as features, work.matches() as matches:
         keypoints, pairs = features.counts(), sorted(matches.counts())

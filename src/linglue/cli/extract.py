@@ -9,9 +9,9 @@ from linglue.cli import common
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.io.npz import save_features
-from linglue.pipeline.extract import extract_photos
-from linglue.pipeline.survey import check_images, survey
-from linglue.pipeline.workspace import Workspace
+from linglue.sfm.extract import extract_photos
+from linglue.sfm.scan import check_images, survey
+from linglue.sfm.workspace import Workspace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _extract_one(options: argparse.Namespace) -> None:
     if options.masks is not None:
-        raise LinGlueError(f"--masks is {options.masks}, allowed is a folder of photographs with it")
+        raise LinGlueError(f"--masks is {options.masks}, expected a folder of photographs with it")
     common.check_output(options.output, (".npz",))
     report = common.Report(options.json)
     extractor = make_extractor(options.features, options.extractor_weights, common.device(options))

@@ -8,11 +8,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from linglue.cli import common
+from linglue.core.fingerprint import file_sha256
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
-from linglue.fingerprint import file_sha256
 from linglue.io.hloc import list_hloc_images, load_hloc_features
-from linglue.pipeline.workspace import Workspace
+from linglue.sfm.workspace import Workspace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     names = list_hloc_images(options.file)
     if not names:
-        raise LinGlueError(f"{options.file}: holds no image, allowed is a feature file of hloc")
+        raise LinGlueError(f"{options.file}: holds no image, expected a feature file of hloc")
     common.check_folder(options.output)
     report = common.Report(options.json)
     work, made_from, wanted = Workspace(options.output), file_sha256(options.file), FRONT_ENDS[options.features].dim
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
             found = load_hloc_features(options.file, name, options.features, options.hloc_dog)
             if found.dim != wanted:
                 raise LinGlueError(
-                    f"{options.file}: descriptors of {name!r} have {found.dim} entries, allowed are {wanted} "
+                    f"{options.file}: descriptors of {name!r} have {found.dim} entries, expected {wanted} "
                     f"for {options.features}"
                 )
             store.put(name, made_from, found)

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from linglue.cli import common
+from linglue.core.optional import need
 from linglue.errors import LinGlueError
-from linglue.io.poses import write_poses
+from linglue.geometry.pose import write_poses
+from linglue.localization.absolute_pose import PoseConfig
+from linglue.localization.localize import localize_queries, map_settings
+from linglue.localization.localizer import LocalizeConfig, Localizer, check_map
+from linglue.localization.queries import find_queries
 from linglue.matcher import MAX_KEYPOINTS, RESIZE, Matcher
-from linglue.optional import need
-from linglue.pipeline.absolute_pose import PoseConfig
-from linglue.pipeline.extract import ExtractConfig
-from linglue.pipeline.localize import LocalizeConfig, Localizer, check_map
-from linglue.pipeline.localize_queries import localize_queries, map_settings
-from linglue.pipeline.match import LinGlueRecipe
-from linglue.pipeline.queries import find_queries
-from linglue.pipeline.summary import read_summary
-from linglue.pipeline.workspace import Workspace
+from linglue.sfm.extract import ExtractConfig
+from linglue.sfm.match import LinGlueRecipe
+from linglue.sfm.summary import read_summary
+from linglue.sfm.workspace import Workspace
 
 DETAILS_SUFFIX = ".jsonl"
 
@@ -119,7 +119,7 @@ def _extraction(options: argparse.Namespace, work: Workspace, device: str) -> Ex
     with work.features() as store:
         kind = store.kind()
     if options.features not in (None, kind):
-        raise LinGlueError(f"--features is {options.features}, allowed is {kind}: the map {work.folder} is made of it")
+        raise LinGlueError(f"--features is {options.features}, expected {kind}: the map {work.folder} is made of it")
     asked = options.max_keypoints is not None
     return ExtractConfig(
         features=kind,

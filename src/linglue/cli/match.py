@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from linglue.cli import common
+from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.io.images import read_image, read_mask
 from linglue.io.npz import load_features, save_matches
 from linglue.matcher import Matcher
-from linglue.model.weights import find_weights, load_network
-from linglue.stopwatch import Stopwatch
+from linglue.network.weights import find_weights, load_network
 from linglue.types import Features
 from linglue.viz.canvas import SUFFIXES as PICTURE_SUFFIXES
 
@@ -117,12 +117,12 @@ def _features(matcher: Matcher, source: str, mask: Path | None, options: argpars
         keep = None if mask is None else read_mask(mask)
         if keep is not None and keep.shape != image.shape[:2]:
             raise LinGlueError(
-                f"{mask}: mask is {keep.shape[1]}x{keep.shape[0]} pixels, allowed is the size of {source}, "
+                f"{mask}: mask is {keep.shape[1]}x{keep.shape[0]} pixels, expected the size of {source}, "
                 f"{image.shape[1]}x{image.shape[0]}"
             )
         features = matcher.extract(image, options.max_keypoints, common.longer_side(options), keep, options.tile)
     if len(features) == 0:
-        raise LinGlueError(f"{source}: no {matcher.kind} keypoint, allowed is at least one")
+        raise LinGlueError(f"{source}: no {matcher.kind} keypoint, expected at least one")
     return features
 
 
@@ -133,5 +133,5 @@ def _load(matcher: Matcher, source: str, dog: bool) -> Features:
 
     file, separator, name = source.partition("::")
     if not separator:
-        raise LinGlueError(f"{source}: holds many images, allowed is {source}::IMAGE to say which")
+        raise LinGlueError(f"{source}: holds many images, expected {source}::IMAGE to say which")
     return load_hloc_features(file, name, kind=matcher.kind, dog=dog)

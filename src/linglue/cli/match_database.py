@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from linglue.cli import common
-from linglue.pipeline.match import LinGlueRecipe
-from linglue.pipeline.match_database import EXHAUSTIVE, EXISTING, match_database
-from linglue.stopwatch import Stopwatch
+from linglue.core.stopwatch import Stopwatch
+from linglue.sfm.match import LinGlueRecipe
+from linglue.sfm.match_database import EXHAUSTIVE, EXISTING, match_database
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

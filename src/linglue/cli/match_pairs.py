@@ -7,7 +7,7 @@ import argparse
 from linglue.cli import common
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import read_pairs
-from linglue.pipeline.match import LinGlueRecipe, match_pairs
+from linglue.sfm.match import LinGlueRecipe, match_pairs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     work = common.check_work(options.work)
     if not work.pairs.is_file():
-        raise LinGlueError(f"{work.folder}: holds no {work.pairs.name}, allowed is a folder of `linglue pairs`")
+        raise LinGlueError(f"{work.folder}: holds no {work.pairs.name}, expected a folder of `linglue pairs`")
     device = common.device(options)
     workers = common.workers(options, device)
     report = common.Report(options.json)

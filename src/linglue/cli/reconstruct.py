@@ -9,14 +9,14 @@ from typing import get_args
 
 from linglue.cli import common
 from linglue.cli.pair_options import add_pairs, pairs_config
+from linglue.core.optional import need
 from linglue.features import make_extractor
-from linglue.optional import need
-from linglue.pipeline.cameras import CameraConfig, Sharing
-from linglue.pipeline.mapping import MapperName, MappingConfig
-from linglue.pipeline.match import LinGlueRecipe
-from linglue.pipeline.reconstruct import ReconstructConfig, reconstruct
-from linglue.pipeline.survey import check_images
-from linglue.pipeline.workspace import Workspace
+from linglue.sfm.cameras import CameraConfig, Sharing
+from linglue.sfm.map import MapperName, MappingConfig
+from linglue.sfm.match import LinGlueRecipe
+from linglue.sfm.reconstruct import ReconstructConfig, reconstruct
+from linglue.sfm.scan import check_images
+from linglue.sfm.workspace import Workspace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from linglue.core.atomic import atomic_path
+from linglue.core.fingerprint import settings_hash
+from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
-from linglue.fingerprint import settings_hash
-from linglue.io.atomic import atomic_path
-from linglue.io.colmap import quiet_pycolmap
+from linglue.geometry.colmap import quiet_pycolmap
 from linglue.io.colmap_database import open_database, read_images
-from linglue.pipeline.mapping import verified_matches
-from linglue.pipeline.model import ModelStatistics, registered_names, write_model
-from linglue.pipeline.summary import Summary, read_summary, write_summary
-from linglue.pipeline.survey import Photo
-from linglue.pipeline.workspace import Workspace
-from linglue.stopwatch import Stopwatch
+from linglue.sfm.map import verified_matches
+from linglue.sfm.scan import Photo
+from linglue.sfm.sparse_model import ModelStatistics, registered_names, write_model
+from linglue.sfm.summary import Summary, read_summary, write_summary
+from linglue.sfm.workspace import Workspace
 
 if TYPE_CHECKING:
     import pycolmap
@@ -121,7 +121,7 @@ def _extract(
             if (camera.width, camera.height) != image.size:
                 raise LinGlueError(
                     f"{images / name}: COLMAP reads {image.size.width}x{image.size.height} pixels, its camera was "
-                    f"calibrated for {camera.width}x{camera.height}; allowed is the same size"
+                    f"calibrated for {camera.width}x{camera.height}; expected the same size"
                 )
             known = camera.__copy__()
             known.camera_id = image.camera_id

@@ -10,8 +10,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from linglue.core.optional import need
 from linglue.errors import LinGlueError
-from linglue.optional import need
 from linglue.types import FloatArray
 
 Array = NDArray[np.float64]
@@ -78,7 +78,7 @@ def check_estimators(names: list[str]) -> None:
     """Refuse unknown or not installed estimators before any work is done."""
     for name in names:
         if name not in HOMOGRAPHY_ESTIMATORS:
-            raise LinGlueError(f"estimator is {name!r}, allowed are {', '.join(HOMOGRAPHY_ESTIMATORS)}")
+            raise LinGlueError(f"estimator is {name!r}, expected {', '.join(HOMOGRAPHY_ESTIMATORS)}")
     if "poselib" in names:
         need("poselib", "the estimator poselib")
 

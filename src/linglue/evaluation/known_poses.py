@@ -13,13 +13,13 @@ import numpy as np
 
 from linglue.errors import LinGlueError
 from linglue.evaluation.metrics import cross_matrix, epipolar_distances
-from linglue.evaluation.pose import read_camera
-from linglue.io.colmap import colmap_from_pixel, quiet_pycolmap
+from linglue.evaluation.tasks.pose import read_camera
+from linglue.geometry.colmap import colmap_from_pixel, quiet_pycolmap
+from linglue.geometry.pose import Pose
 from linglue.io.colmap_database import open_database, read_images, write_database
 from linglue.io.images import IMAGE_SUFFIXES
 from linglue.io.pair_list import Pair
-from linglue.io.poses import Pose
-from linglue.pipeline.model import read_model
+from linglue.sfm.sparse_model import read_model
 from linglue.types import Features, IndexArray
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def load_known_scene(folder: Path, model: Path | None = None) -> KnownScene:
     """`folder` with images/ and gt/ (see `evaluation.pose`), or with images/ and a COLMAP model, or that in `model`."""
     images = folder / "images"
     if not images.is_dir():
-        raise LinGlueError(f"{images}: no such folder, allowed is a scene with images/ and gt/ or a COLMAP model")
+        raise LinGlueError(f"{images}: no such folder, expected a scene with images/ and gt/ or a COLMAP model")
     name = folder.resolve().name
     if model is None and (folder / "gt").is_dir():
         paths = sorted(path for path in images.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
@@ -65,7 +65,7 @@ def find_model(folder: Path) -> Path:
     found = sorted({path.parent for name in _MODEL_FILES for path in folder.rglob(name)})
     if len(found) != 1:
         which = ": " + ", ".join(str(path.relative_to(folder)) for path in found) if found else ""
-        raise LinGlueError(f"{folder}: holds {len(found)} COLMAP models{which}; allowed is one, or --model")
+        raise LinGlueError(f"{folder}: holds {len(found)} COLMAP models{which}; expected one, or --model")
     return found[0]
 
 
@@ -81,7 +81,7 @@ def views_of(model: pycolmap.Reconstruction) -> dict[str, KnownView]:
 def _read_view(path: Path) -> KnownView:
     truth = read_camera(path)
     if truth.k[0, 1] != 0:
-        raise LinGlueError(f"{path}: skew of K is {truth.k[0, 1]}, allowed is 0, as COLMAP's cameras have none")
+        raise LinGlueError(f"{path}: skew of K is {truth.k[0, 1]}, expected 0, as COLMAP's cameras have none")
     pycolmap = quiet_pycolmap(_PURPOSE)
     camera = pycolmap.Camera.create_from_model_name(pycolmap.INVALID_CAMERA_ID, "PINHOLE", 1.0, *truth.size)
     camera.params = [truth.k[0, 0], truth.k[1, 1], *colmap_from_pixel(truth.k[:2, 2])]

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from linglue.core.fingerprint import code_sha256, file_sha256
+from linglue.core.optional import need
 from linglue.errors import LinGlueError
-from linglue.fingerprint import code_sha256, file_sha256
 from linglue.matcher import Matcher
 from linglue.matching.distance import mutual_matches
 from linglue.matching.nearest import mutual, nearest_both_ways
-from linglue.model.weights import load_network, packaged_weights
-from linglue.optional import need
+from linglue.network.weights import load_network, packaged_weights
 from linglue.types import Features, FloatArray, IndexArray
 
 LOWE_RATIO = 0.8  # nearest / second nearest distance, above which Lowe's test drops a match
@@ -25,7 +25,7 @@ Found = tuple[IndexArray, FloatArray]  # (K, 2) indices into the two feature set
 Match = Callable[[Features, Features], Found]
 
 _HERE = "evaluation/methods.py"
-_INFERENCE = (_HERE, "matching", "model", "matcher.py", "types.py")
+_INFERENCE = (_HERE, "matching", "network", "matcher.py", "types.py")
 _NEAREST = (_HERE, "matching/nearest.py", "matching/distance.py")
 _LIGHTGLUE_FILES = {"aliked": "aliked_lightglue_v0-1_arxiv-pth", "disk": "disk_lightglue_v0-1_arxiv-pth"}
 
@@ -51,7 +51,7 @@ class Method:
 def make_method(name: str, options: MethodOptions) -> Method:
     """The method of that name; a LinGlueError lists the allowed names, or says what the method lacks."""
     if name not in METHODS:
-        raise LinGlueError(f"method is {name!r}, allowed are {', '.join(METHODS)}")
+        raise LinGlueError(f"method is {name!r}, expected {', '.join(METHODS)}")
     return METHODS[name](options)
 
 
@@ -147,7 +147,7 @@ def _network(options: MethodOptions) -> tuple[Matcher, dict[str, str]]:
     path = options.weights or packaged_weights(options.features)
     if options.weights is None and not path.is_file():
         raise LinGlueError(
-            f"{options.features}: the package has no network for these features, allowed is your own with --weights"
+            f"{options.features}: the package has no network for these features, expected your own with --weights"
         )
     network, info = load_network(path, options.device)
     if info.kind != options.features:
@@ -183,7 +183,7 @@ def _lightglue(options: MethodOptions) -> Method:
     """LightGlue through kornia with its default settings; its weights must lie in torch's cache (TORCH_HOME)."""
     if options.features not in _LIGHTGLUE_FILES:
         allowed = ", ".join(_LIGHTGLUE_FILES)
-        raise LinGlueError(f"method lightglue has no weights for {options.features!r} features, allowed are {allowed}")
+        raise LinGlueError(f"method lightglue has no weights for {options.features!r} features, expected {allowed}")
     weights = Path(torch.hub.get_dir()) / "checkpoints" / _LIGHTGLUE_FILES[options.features]
     if not weights.is_file():  # kornia would download it
         raise LinGlueError(f"{weights}: method lightglue needs this weights file (folder: set TORCH_HOME)")

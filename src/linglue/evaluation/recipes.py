@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from linglue.core.fingerprint import code_sha256, settings_hash
 from linglue.evaluation.methods import MethodOptions, make_method
-from linglue.fingerprint import code_sha256, settings_hash
-from linglue.pipeline.extract import ExtractConfig
-from linglue.pipeline.match import Match
+from linglue.sfm.extract import ExtractConfig
+from linglue.sfm.match import Match
 
 _FEATURE_CODE = ("features", "io/images.py", "types.py")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linglue.io.atomic import atomic_path
+from linglue.core.atomic import atomic_path
 
 
 @dataclass(frozen=True)

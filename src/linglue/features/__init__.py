@@ -57,14 +57,14 @@ FRONT_ENDS: dict[str, FrontEnd] = {
 def make_extractor(name: str, weights: str | Path | None = None, device: str = "cpu") -> Extractor:
     """The front-end of that name. `weights` is its weights file; aliked and disk also find kornia's cached one."""
     if name not in FRONT_ENDS:
-        raise LinGlueError(f"front-end is {name!r}, allowed are {', '.join(FRONT_ENDS)}")
+        raise LinGlueError(f"front-end is {name!r}, expected {', '.join(FRONT_ENDS)}")
     if name == "linpoint":
         from linglue.features.linpoint import LinPoint
 
         return LinPoint(weights, device=device)
     if name == "sift":
         if weights is not None:
-            raise LinGlueError(f"front-end sift got the weights file {weights}, allowed is none: it has no weights")
+            raise LinGlueError(f"front-end sift got the weights file {weights}, expected none: it has no weights")
         from linglue.features.sift import Sift
 
         return Sift()

@@ -48,16 +48,16 @@ class Extractor(ABC):
         remains into squares of that side, so that very large images need little memory.
         """
         if max_keypoints < 1:
-            raise LinGlueError(f"max_keypoints is {max_keypoints}, allowed is at least 1")
+            raise LinGlueError(f"max_keypoints is {max_keypoints}, expected at least 1")
         if resize is not None and resize < 16:
-            raise LinGlueError(f"resize is {resize}, allowed is a longer side of at least 16 pixels")
+            raise LinGlueError(f"resize is {resize}, expected a longer side of at least 16 pixels")
         if tile is not None and tile < MIN_TILE:
-            raise LinGlueError(f"tile is {tile}, allowed is at least {MIN_TILE} pixels")
+            raise LinGlueError(f"tile is {tile}, expected at least {MIN_TILE} pixels")
         original = as_image(source)
         size = ImageSize(original.shape[1], original.shape[0])
         if mask is not None and mask.shape != original.shape[:2]:
             given = "x".join(str(n) for n in mask.shape[::-1])
-            raise LinGlueError(f"mask is {given}, allowed is the image's size {size[0]}x{size[1]}")
+            raise LinGlueError(f"mask is {given}, expected the image's size {size[0]}x{size[1]}")
         image = shrink(original, resize)
         if mask is not None:
             mask = _shrink_mask(mask.astype(np.bool_), image.shape[:2])
@@ -109,15 +109,15 @@ def load_weights(
     `expected` names the right file and where users get it; `fill` adds constants that the file may lack.
     """
     if not path.is_file():
-        raise LinGlueError(f"{path}: no such weights file, expected is {expected}")
+        raise LinGlueError(f"{path}: no such weights file, expected {expected}")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises many unrelated types on files that are no checkpoints
-        raise LinGlueError(f"{path}: not a PyTorch weights file, expected is {expected}") from error
+        raise LinGlueError(f"{path}: not a PyTorch weights file, expected {expected}") from error
     # DISK's authors wrap the state dict.
     state = state.get("extractor", state) if isinstance(state, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise LinGlueError(f"{path}: holds no state dict, expected is {expected}")
+        raise LinGlueError(f"{path}: holds no state dict, expected {expected}")
     state = {**fill, **state}
     want = {name: tuple(value.shape) for name, value in net.state_dict().items()}
     have = {name: tuple(value.shape) for name, value in state.items()}
@@ -125,7 +125,7 @@ def load_weights(
         if want.get(name) != have.get(name):
             raise LinGlueError(
                 f"{path}: {name} has shape {have.get(name, 'none (missing)')}, "
-                f"allowed is {want.get(name, 'no such tensor')}; expected is {expected}"
+                f"expected {want.get(name, 'no such tensor')}; expected {expected}"
             )
     net.load_state_dict(state, strict=True)
 

@@ -15,10 +15,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
 from linglue.features.base import Extractor
-from linglue.io.atomic import atomic_path
 from linglue.io.images import Image, Mask, to_grey
 from linglue.types import Features, ImageSize
 
@@ -81,13 +81,13 @@ class LinPointNet(nn.Module):
         self.heat = nn.Sequential(nn.ReLU(inplace=True), Conv(w2, w2), nn.Conv2d(w2, 4, 1))
         # The descriptor looks at SAMPLES places around its keypoint; where exactly, the context says.
         self.offsets = nn.Sequential(nn.Linear(w8 + w4, 64), nn.ReLU(), nn.Linear(64, 2 * SAMPLES))
-        self.descriptor = nn.Sequential(
-            nn.Linear(w8 + w4 + SAMPLES * w4, 128), nn.ReLU(), nn.Linear(128, DIM)
-        )
+        self.descriptor = nn.Sequential(nn.Linear(w8 + w4 + SAMPLES * w4, 128), nn.ReLU(), nn.Linear(128, DIM))
         self.register_buffer("rings", _rings(), persistent=False)
-        nn.init.zeros_(self.offsets[2].weight)
-        nn.init.zeros_(self.offsets[2].bias)
-        nn.init.constant_(self.heat[2].bias, -4.0)  # keypoints are rare
+        last, heat = self.offsets[2], self.heat[2]
+        assert isinstance(last, nn.Linear) and isinstance(heat, nn.Conv2d) and heat.bias is not None
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        nn.init.constant_(heat.bias, -4.0)  # keypoints are rare
 
     def forward(self, image: Tensor) -> Maps:
         """(B, 1, H, W) grey in [0, 1], H and W multiples of STRIDE → maps."""
@@ -200,7 +200,8 @@ class LinPoint(Extractor):
 
     def __init__(self, weights: str | Path | None = None, device: str = "cpu") -> None:
         self.device = torch.device(device)
-        self.net = fused(load_linpoint(weights or PACKAGED)).to(self.device, memory_format=torch.channels_last)
+        self.net = fused(load_linpoint(weights or PACKAGED)).to(self.device)
+        self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on CPUs
 
     @torch.inference_mode()
     def detect(self, image: Image, max_keypoints: int, mask: Mask | None) -> Features:
@@ -209,10 +210,10 @@ class LinPoint(Extractor):
         keypoints, scores = detect(maps, 0, size, max_keypoints, mask)
         number = torch.zeros(len(keypoints), dtype=torch.int64, device=self.device)
         return Features(
-            keypoints=keypoints,
-            descriptors=self.net.describe(maps, number, keypoints),
+            keypoints=keypoints.cpu().numpy(),
+            descriptors=self.net.describe(maps, number, keypoints).cpu().numpy(),
             image_size=size,
-            scores=scores,
+            scores=scores.cpu().numpy(),
             kind=self.kind,
         )
 
@@ -228,8 +229,10 @@ def fused(net: LinPointNet) -> LinPointNet:
     """The same network for inference: every batch normalisation folded into the convolution before it."""
     net = net.eval()
     for module in net.modules():
-        if isinstance(module, Conv) and isinstance(module[1], nn.BatchNorm2d):
-            module[0] = nn.utils.fuse_conv_bn_eval(module[0], module[1])
+        if isinstance(module, Conv):
+            convolution, normalisation = module[0], module[1]
+            assert isinstance(convolution, nn.Conv2d) and isinstance(normalisation, nn.BatchNorm2d)
+            module[0] = nn.utils.fuse_conv_bn_eval(convolution, normalisation)
             module[1] = nn.Identity()
     return net
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tqdm import tqdm
 
+from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
-from linglue.io.atomic import atomic_path
-from linglue.io.colmap import (
+from linglue.geometry.colmap import (
     SIFT_DIM,
     bytes_from_root_sift,
     keypoint_rows,
@@ -72,7 +72,7 @@ def write_database(
             for name0, name1, indices in tqdm(matches, desc="matches to database", unit="pair", disable=None):
                 _check_matches(path, name0, name1, indices, counts)
                 if database.exists_matches(images[name0], images[name1]):
-                    raise LinGlueError(f"{path}: pair {name0!r}, {name1!r} is given twice, allowed is once")
+                    raise LinGlueError(f"{path}: pair {name0!r}, {name1!r} is given twice, expected once")
                 database.write_matches(images[name0], images[name1], indices.astype(np.uint32))
         for suffix in _JOURNALS:  # of the database that is replaced: SQLite would apply them to the new one
             path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -117,7 +117,7 @@ def read_features(database: pycolmap.Database, image: DatabaseImage) -> Features
         has_descriptors = len(points) > 0 and stored.data.size > 0
         if has_descriptors and (stored.type.name != "SIFT" or stored.data.shape[1] != SIFT_DIM):
             raise LinGlueError(
-                f"descriptors are {stored.type.name} with {stored.data.shape[1]} bytes, allowed is SIFT with {SIFT_DIM}"
+                f"descriptors are {stored.type.name} with {stored.data.shape[1]} bytes, expected SIFT with {SIFT_DIM}"
             )
         none = np.zeros((len(points), 0), np.float32)
         return Features(
@@ -182,7 +182,7 @@ def _check_matches(path: Path, name0: str, name1: str, indices: IndexArray, coun
         if len(column) and not 0 <= column.min() <= column.max() < counts[name]:
             raise LinGlueError(
                 f"{path}: matches of {name0!r} and {name1!r} point outside the keypoints of {name!r}, "
-                f"allowed is 0 to {counts[name] - 1}"
+                f"expected 0 to {counts[name] - 1}"
             )
 
 

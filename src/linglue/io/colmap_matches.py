@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from linglue.io.colmap import quiet_pycolmap
-from linglue.io.sqlite import SqliteConnection
+from linglue.core.sqlite import SqliteConnection
+from linglue.geometry.colmap import quiet_pycolmap
 from linglue.types import IndexArray
 
 IdPair = tuple[int, int]  # COLMAP's image ids, the smaller first

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
-from linglue.io.atomic import atomic_path
 from linglue.types import IndexArray
 
 

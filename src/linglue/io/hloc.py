@@ -14,8 +14,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
-from linglue.io.atomic import atomic_path
 from linglue.types import Features, FloatArray, ImageSize, IndexArray
 
 _DATASETS = ("keypoints", "descriptors", "scores", "keypoint_scores", "image_size", "scales", "oris")
@@ -106,7 +106,7 @@ def save_hloc_matches(
                 if len(column) and not 0 <= column.min() <= column.max() < keypoints[name]:
                     raise LinGlueError(
                         f"{path}: matches of {name0!r} and {name1!r} point outside the keypoints of {name!r}, "
-                        f"allowed is 0 to {keypoints[name] - 1}"
+                        f"expected 0 to {keypoints[name] - 1}"
                     )
             group = _pair_group(name0, name1)
             if group in file:

@@ -33,7 +33,7 @@ def _decode(path: Path, flags: int) -> NDArray[np.uint8]:
     except cv2.error:  # absurd sizes in a damaged header
         image = None
     if image is None:
-        raise LinGlueError(f"{path}: not an image that can be decoded (allowed: JPEG, PNG, TIFF, WebP, BMP, …)")
+        raise LinGlueError(f"{path}: not an image that can be decoded (expected: JPEG, PNG, TIFF, WebP, BMP, …)")
     return np.asarray(image, dtype=np.uint8)
 
 
@@ -55,25 +55,25 @@ def as_image(source: ImageSource) -> Image:
     if isinstance(source, torch.Tensor):
         if source.ndim not in (2, 3) or not source.is_floating_point():
             raise LinGlueError(
-                f"image tensor has shape {tuple(source.shape)} and type {source.dtype}, allowed is float (C, H, W)"
+                f"image tensor has shape {tuple(source.shape)} and type {source.dtype}, expected float (C, H, W)"
             )
         array = source.detach().cpu().float().clamp(0, 1).mul(255).round().byte().numpy()
         array = array if array.ndim == 2 else np.moveaxis(array, 0, -1)
     else:
         array = np.asarray(source)
     if array.dtype != np.uint8 or array.ndim not in (2, 3):
-        raise LinGlueError(f"image array has shape {array.shape} and type {array.dtype}, allowed is (H, W[, C]) uint8")
+        raise LinGlueError(f"image array has shape {array.shape} and type {array.dtype}, expected (H, W[, C]) uint8")
     if array.ndim == 2:
         array = array[..., None]
     if array.shape[2] not in (1, 3):
-        raise LinGlueError(f"image has {array.shape[2]} channels, allowed are 1 (grey) and 3 (RGB)")
+        raise LinGlueError(f"image has {array.shape[2]} channels, expected 1 (grey) and 3 (RGB)")
     return _check_size(np.ascontiguousarray(np.broadcast_to(array, (*array.shape[:2], 3))), "image")
 
 
 def _check_size(image: Image, name: str) -> Image:
     height, width = image.shape[:2]
     if min(height, width) < MIN_SIDE:
-        raise LinGlueError(f"{name}: image is {width}x{height} pixels, allowed is at least {MIN_SIDE}x{MIN_SIDE}")
+        raise LinGlueError(f"{name}: image is {width}x{height} pixels, expected at least {MIN_SIDE}x{MIN_SIDE}")
     return image
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
-from linglue.io.atomic import atomic_path
 from linglue.types import Features, ImageSize, Matches
 
 Arrays = dict[str, NDArray[Any]]
@@ -106,7 +106,7 @@ def load_matches(path: str | Path) -> Matches:
         count = len(indices)
         for i in (0, 1):
             if count and (indices[:, i].min() < 0 or indices[:, i].max() >= len(features[i])):
-                raise LinGlueError(f"indices point outside keypoints{i}, allowed is 0 to {len(features[i]) - 1}")
+                raise LinGlueError(f"indices point outside keypoints{i}, expected 0 to {len(features[i]) - 1}")
         return Matches(
             points0=arrays["points0"].astype(np.float32).reshape(count, 2),
             points1=arrays["points1"].astype(np.float32).reshape(count, 2),
@@ -128,7 +128,7 @@ def _rows(points: NDArray[Any]) -> NDArray[Any]:
 def _checked_suffix(path: str | Path, allowed: tuple[str, ...]) -> Path:
     path = Path(path)
     if path.suffix.lower() not in allowed:
-        raise LinGlueError(f"{path}: file name ends in {path.suffix!r}, allowed is {' or '.join(allowed)}")
+        raise LinGlueError(f"{path}: file name ends in {path.suffix!r}, expected {' or '.join(allowed)}")
     return path
 
 

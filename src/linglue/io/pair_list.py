@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
-from linglue.io.atomic import atomic_path
 
 Pair = tuple[str, str]  # two different image names, the smaller one first
 
@@ -18,7 +18,7 @@ Pair = tuple[str, str]  # two different image names, the smaller one first
 def make_pair(name_a: str, name_b: str) -> Pair:
     """The pair of two images, whichever is given first."""
     if name_a == name_b:
-        raise LinGlueError(f"{name_a!r} is paired with itself, allowed are two different images")
+        raise LinGlueError(f"{name_a!r} is paired with itself, expected two different images")
     return (name_a, name_b) if name_a < name_b else (name_b, name_a)
 
 
@@ -29,7 +29,7 @@ def read_pairs(path: str | Path) -> list[Pair]:
         # Names of files need not be UTF-8; the escape keeps their bytes, as Python does in paths.
         text = path.read_bytes().decode("utf-8-sig", errors="surrogateescape")
     except OSError as error:
-        raise LinGlueError(f"{path}: cannot be read ({error.strerror}), allowed is a list of pairs") from error
+        raise LinGlueError(f"{path}: cannot be read ({error.strerror}), expected a list of pairs") from error
     pairs = set()
     for number, line in enumerate(text.split("\n"), start=1):  # splitlines would cut at characters names may contain
         line = line.removesuffix("\r")
@@ -37,7 +37,7 @@ def read_pairs(path: str | Path) -> list[Pair]:
             continue
         names = line.split("\t" if "\t" in line else " ")
         if len(names) != 2 or not all(names):
-            raise LinGlueError(f"{path}: line {number} is {line!r}, allowed are two names with one tab between them")
+            raise LinGlueError(f"{path}: line {number} is {line!r}, expected two names with one tab between them")
         try:
             pairs.add(make_pair(*names))
         except LinGlueError as error:
@@ -50,7 +50,7 @@ def write_pairs(path: str | Path, pairs: Iterable[Pair]) -> None:
     wanted = sorted({make_pair(*pair) for pair in pairs})
     for name in (name for pair in wanted for name in pair):
         if not name or any(character in name for character in "\t\n\r"):
-            raise LinGlueError(f"{path}: {name!r} cannot be in a list of pairs, allowed are no tabs or line breaks")
+            raise LinGlueError(f"{path}: {name!r} cannot be in a list of pairs, expected no tabs or line breaks")
     text = "".join(f"{name0}\t{name1}\n" for name0, name1 in wanted)
     with atomic_path(path) as partial:
         partial.write_bytes(text.encode("utf-8", errors="surrogateescape"))

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from linglue.core.atomic import atomic_path
+from linglue.core.pool import run_all
 from linglue.errors import LinGlueError
 from linglue.features.base import Extractor
-from linglue.io.atomic import atomic_path
 from linglue.io.images import Image
-from linglue.pool import run_all
 from linglue.training.cache import SETTINGS, FeatureCache, check_shard, shard_path, write_shard
-from linglue.training.pairs import IGNORE, UNMATCHABLE, PairGenerator, ground_truth_both
-from linglue.training.photos import Photos
+from linglue.training.sources.pairs import IGNORE, UNMATCHABLE, PairGenerator, ground_truth_both
+from linglue.training.sources.photos import Photos
 from linglue.types import Features, IndexArray
 
 MAX_REDRAWS = 20  # per pair on average, before the material is declared unfit

@@ -89,7 +89,7 @@ class FeatureCache(Sequence[dict[str, Any]]):
             raise LinGlueError(f"{self.folder / SETTINGS}: not a readable feature cache") from error
         self._shards = sorted(p for p in self.folder.glob("shard-*") if p.is_dir())
         if not self._shards:
-            raise LinGlueError(f"{self.folder}: holds no complete shard, allowed is at least 1")
+            raise LinGlueError(f"{self.folder}: holds no complete shard, expected at least 1")
         self._ends = np.cumsum([check_shard(p, verify) for p in self._shards])
         self._arrays: dict[int, Arrays] = {}
 

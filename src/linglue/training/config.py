@@ -16,7 +16,7 @@ LOSSES = ("hinge", "ranking", "contrastive", "transport")
 
 @dataclass(frozen=True)
 class SfmSource:
-    """Real image sets, reconstructed by `python -m linglue.training.sfm`."""
+    """Real image sets, reconstructed by `python -m linglue.training.sources.sfm`."""
 
     share: float = 0.0  # of all pairs, relative to the other shares
     reconstructions: tuple[Path, ...] = ()
@@ -25,7 +25,7 @@ class SfmSource:
 
 @dataclass(frozen=True)
 class TeacherSource:
-    """Real image sets, labelled by `python -m linglue.training.teacher`."""
+    """Real image sets, labelled by `python -m linglue.training.sources.teacher`."""
 
     share: float = 0.0
     images: tuple[Path, ...] = ()
@@ -102,18 +102,18 @@ class RunConfig:
     def __post_init__(self) -> None:
         o = self.optimiser
         if o.loss not in LOSSES:
-            raise LinGlueError(f"optimiser.loss is {o.loss!r}, allowed are {', '.join(LOSSES)}")
+            raise LinGlueError(f"optimiser.loss is {o.loss!r}, expected {', '.join(LOSSES)}")
         if o.batch < 1 or o.accumulate < 1 or o.batch % o.accumulate:
-            raise LinGlueError(f"optimiser.batch is {o.batch}, allowed is a multiple of accumulate ({o.accumulate})")
+            raise LinGlueError(f"optimiser.batch is {o.batch}, expected a multiple of accumulate ({o.accumulate})")
         if o.steps < 1 or self.validate_every < 1 or self.checkpoint_every < 1:
             raise LinGlueError("steps, validate_every and checkpoint_every must be at least 1")
         if self.data.longer_side < SMALLEST_SIDE:
-            raise LinGlueError(f"data.longer_side is {self.data.longer_side}, allowed is at least {SMALLEST_SIDE}")
+            raise LinGlueError(f"data.longer_side is {self.data.longer_side}, expected at least {SMALLEST_SIDE}")
         teacher = self.data.teacher
         if len(teacher.images) != len(teacher.labels):
             raise LinGlueError(
                 f"data.teacher has {len(teacher.images)} images and {len(teacher.labels)} labels, "
-                "allowed is one folder of labels for each folder of images"
+                "expected one folder of labels for each folder of images"
             )
         for name, source, every in (
             ("sfm", self.data.sfm, self.data.sfm.reconstructions),
@@ -121,9 +121,9 @@ class RunConfig:
         ):
             for folder in source.held_out:
                 if folder not in every:
-                    raise LinGlueError(f"data.{name}.held_out has {folder}, allowed are {', '.join(map(str, every))}")
+                    raise LinGlueError(f"data.{name}.held_out has {folder}, expected {', '.join(map(str, every))}")
             if source.share > 0 and set(every) <= set(source.held_out):
-                raise LinGlueError(f"data.{name} leaves none of {len(every)} sets to learn from, allowed is at least 1")
+                raise LinGlueError(f"data.{name} leaves none of {len(every)} sets to learn from, expected at least 1")
 
 
 def read_config(path: str | Path) -> RunConfig:
@@ -150,11 +150,11 @@ def _build(kind: type, values: dict[str, Any], path: Path, prefix: str) -> Any:
     arguments: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:
-            raise LinGlueError(f"{path}: unknown entry {prefix}{name}, allowed are {', '.join(known)}")
+            raise LinGlueError(f"{path}: unknown entry {prefix}{name}, expected {', '.join(known)}")
         wanted = known[name]
         if is_dataclass(wanted):
             if not isinstance(value, dict):
-                raise LinGlueError(f"{path}: {prefix}{name} is {value!r}, allowed is a table [{prefix}{name}]")
+                raise LinGlueError(f"{path}: {prefix}{name} is {value!r}, expected a table [{prefix}{name}]")
             arguments[name] = _build(wanted, value, path, f"{prefix}{name}.")  # type: ignore[arg-type]
         elif wanted == tuple[Path, ...]:
             names = _checked(value, list, path, prefix + name)
@@ -182,5 +182,5 @@ def _build(kind: type, values: dict[str, Any], path: Path, prefix: str) -> Any:
 def _checked(value: Any, wanted: Any, path: Path, name: str) -> Any:
     if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
         words = {str: "text", int: "a whole number", bool: "true or false", list: "a list"}.get(wanted, "a number")
-        raise LinGlueError(f"{path}: {name} is {value!r}, allowed is {words}")
+        raise LinGlueError(f"{path}: {name} is {value!r}, expected {words}")
     return value

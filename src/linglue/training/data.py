@@ -7,10 +7,10 @@ from linglue.features import make_extractor
 from linglue.training.build_cache import CacheConfig, build_cache
 from linglue.training.cache import FeatureCache
 from linglue.training.config import SMALLEST_SIDE, DataConfig, RunConfig
-from linglue.training.homography import HomographyConfig, HomographyGenerator
-from linglue.training.pairs import PairGenerator
-from linglue.training.parallax import ParallaxConfig, ParallaxGenerator
-from linglue.training.photos import Photos
+from linglue.training.sources.homography import HomographyConfig, HomographyGenerator
+from linglue.training.sources.pairs import PairGenerator
+from linglue.training.sources.parallax import ParallaxConfig, ParallaxGenerator
+from linglue.training.sources.photos import Photos
 
 SHARD_PAIRS = 60
 
@@ -35,17 +35,17 @@ def from_scenes(data: DataConfig, held_out: bool) -> Weighted:
     made: Weighted = {}
     folders = tuple(str(f) for f in data.sfm.reconstructions if (f in data.sfm.held_out) == held_out)
     if folders and (held_out or data.sfm.share > 0):
-        from linglue.training.sfm import SfmGenerator, TracksConfig
+        from linglue.training.sources.sfm import SfmGenerator, TracksConfig
 
         made["sfm"] = (SfmGenerator(TracksConfig(folders)), data.sfm.share)
     labelled = zip(data.teacher.images, data.teacher.labels, strict=True)
     sets = tuple((str(i), str(k)) for i, k in labelled if (i in data.teacher.held_out) == held_out)
     if sets and (held_out or data.teacher.share > 0):
-        from linglue.training.teacher import TeacherConfig, TeacherGenerator
+        from linglue.training.sources.teacher import TeacherConfig, TeacherGenerator
 
         made["teacher"] = (TeacherGenerator(TeacherConfig(sets)), data.teacher.share)
     if data.megadepth.share > 0 and not held_out:
-        from linglue.training.megadepth import MegaDepth, MegaDepthConfig
+        from linglue.training.sources.megadepth import MegaDepth, MegaDepthConfig
 
         made["megadepth"] = (MegaDepth(MegaDepthConfig(str(data.megadepth.root))), data.megadepth.share)
     return made
@@ -56,10 +56,10 @@ def prepare_data(config: RunConfig) -> tuple[FeatureCache, dict[str, FeatureCach
     data = config.data
     training, held_out = Photos.in_folder(data.photos).split(0.1)
     if len(training) < 4 or len(held_out) < 2:
-        raise LinGlueError(f"{data.photos}: {len(training) + len(held_out)} photographs, allowed is at least about 30")
+        raise LinGlueError(f"{data.photos}: {len(training) + len(held_out)} photographs, expected at least about 30")
     synthetic = from_photos(data)
     if not synthetic:
-        raise LinGlueError("data.homography and data.parallax are both 0, allowed is at least one positive share")
+        raise LinGlueError("data.homography and data.parallax are both 0, expected at least one positive share")
     # All sources are opened before the first pair is made: what is missing shows at once.
     makers = {**synthetic, **from_scenes(data, held_out=False)}
     checks = {**synthetic, **from_scenes(data, held_out=True)}

@@ -16,9 +16,9 @@ from tqdm import tqdm
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.features.base import Extractor
-from linglue.model.config import LinGlueConfig
-from linglue.model.network import LinGlue
-from linglue.model.weights import save_network
+from linglue.network.config import LinGlueConfig
+from linglue.network.linglue import LinGlue
+from linglue.network.weights import save_network
 
 KEYPOINTS_PER_PHOTO = 512
 

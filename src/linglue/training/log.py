@@ -6,7 +6,7 @@ import csv
 from collections.abc import Mapping
 from pathlib import Path
 
-from linglue.io.atomic import atomic_path
+from linglue.core.atomic import atomic_path
 
 
 def append_row(path: Path, row: Mapping[str, float]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linglue.model.network import LinGlue
+from linglue.network.linglue import LinGlue
 from linglue.training.config import OptimiserConfig
 from linglue.training.losses import contrastive_loss, distances, hinge_loss, ranking_loss, transport_loss
 

@@ -22,12 +22,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
+from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
-from linglue.io.atomic import atomic_path
-from linglue.model.config import LinGlueConfig
-from linglue.model.network import LinGlue
-from linglue.model.weights import load_network, save_network
+from linglue.network.config import LinGlueConfig
+from linglue.network.linglue import LinGlue
+from linglue.network.weights import load_network, save_network
 from linglue.training.cache import FeatureCache
 from linglue.training.config import RunConfig
 from linglue.training.data import prepare_data
@@ -45,7 +45,7 @@ def start_network(config: RunConfig, pairs: FeatureCache) -> LinGlue:
         if info.kind != pairs.kind or network.config != wanted:
             raise LinGlueError(
                 f"{config.network.start}: a {info.preset!r} network for {info.kind!r} features, "
-                f"allowed is {config.network.preset!r} for {pairs.kind!r}"
+                f"expected {config.network.preset!r} for {pairs.kind!r}"
             )
         return network.train()
     step = max(1, len(pairs) // 200)
@@ -95,7 +95,7 @@ class Trainer:
         o = config.optimiser
         if o.batch % (self.world * o.accumulate):
             raise LinGlueError(
-                f"optimiser.batch is {o.batch}, allowed is a multiple of processes x accumulate "
+                f"optimiser.batch is {o.batch}, expected a multiple of processes x accumulate "
                 f"({self.world} x {o.accumulate})"
             )
         self.objective = Objective(start_network(config, pairs), o).to(self.device)

@@ -24,7 +24,7 @@ def save_matches(matches: Matches, path: str | Path) -> None:
     """Write a picture of the matches coloured by score, captioned with their number and the score of the pair."""
     if matches.image0 is None or matches.image1 is None:
         raise LinGlueError(
-            f"{path}: nothing to draw on, the matches carry no images (allowed: match image files or arrays, "
+            f"{path}: nothing to draw on, the matches carry no images (expected: match image files or arrays, "
             "not bare Features)"
         )
     lines = [f"{len(matches)} match{'' if len(matches) == 1 else 'es'}", f"pair score {matches.pair_score:.2f}"]

@@ -14,8 +14,8 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
-from linglue.io.atomic import atomic_path
 from linglue.io.images import Image, ImageSource, as_image, resize_points, to_grey
 from linglue.types import FloatArray
 
@@ -53,7 +53,7 @@ def as_points(name: str, values: ArrayLike) -> FloatArray:
     if points.size == 0:
         return np.zeros((0, 2), dtype=np.float32)
     if points.ndim != 2 or points.shape[1] != 2 or not np.isfinite(points).all():
-        raise LinGlueError(f"{name} has shape {points.shape}, allowed is (K, 2) with finite numbers only")
+        raise LinGlueError(f"{name} has shape {points.shape}, expected (K, 2) with finite numbers only")
     return points
 
 
@@ -210,7 +210,7 @@ def save_image(path: str | Path, canvas: Image) -> None:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise LinGlueError(
-            f"{path}: cannot write a picture as {suffix or 'no suffix'!r} (allowed: {', '.join(SUFFIXES)})"
+            f"{path}: cannot write a picture as {suffix or 'no suffix'!r} (expected: {', '.join(SUFFIXES)})"
         )
     data: NDArray[np.uint8] = cv2.imencode(suffix, cv2.cvtColor(canvas, cv2.COLOR_RGB2BGR))[1]
     with atomic_path(path) as partial:

@@ -49,9 +49,9 @@ def draw_matches(
     points0, points1 = as_points("points0", points0), as_points("points1", points1)
     count = len(points0)
     if len(points1) != count:
-        raise LinGlueError(f"points0 has {count} points and points1 {len(points1)}, allowed is the same number")
+        raise LinGlueError(f"points0 has {count} points and points1 {len(points1)}, expected the same number")
     if values is not None and correct is not None:
-        raise LinGlueError("both values and correct are given, allowed is one of them: they decide the colours")
+        raise LinGlueError("both values and correct are given, expected one of them: they decide the colours")
     crowd = np.clip(np.log(max(count, 1) / 50) / np.log(2000 / 50), 0, 1)  # 0 up to 50 matches, 1 from 2000 on
     width, alpha, dot = 1.5 - 0.6 * crowd, 0.95 - 0.25 * crowd, 3.0 - 1.5 * crowd
     middle_alpha = np.full(count, _middle_alpha(count))
@@ -79,7 +79,7 @@ def draw_keypoints(image: ImageSource, features: Features, lines: Sequence[str] 
     size = (pixels.shape[1], pixels.shape[0])
     if size != features.image_size:
         raise LinGlueError(
-            f"image is {size[0]}x{size[1]} pixels, allowed is the size of its features, "
+            f"image is {size[0]}x{size[1]} pixels, expected the size of its features, "
             f"{features.image_size.width}x{features.image_size.height}"
         )
     canvas, (place,) = lay_out([pixels])
@@ -148,12 +148,12 @@ def _middle_alpha(count: float) -> float:
 def _per_match(name: str, values: ArrayLike, count: int) -> FloatArray:
     degrees = np.asarray(values, dtype=np.float32).reshape(-1)
     if len(degrees) != count or not np.isfinite(degrees).all():
-        raise LinGlueError(f"{name} has {len(degrees)} entries, allowed are {count}, one finite number per match")
+        raise LinGlueError(f"{name} has {len(degrees)} entries, expected {count}, one finite number per match")
     return degrees
 
 
 def _check_range(name: str, indices: IndexArray, count: int) -> None:
     if indices.size and not 0 <= indices.min() <= indices.max() < count:
         raise LinGlueError(
-            f"indices into {name} run from {indices.min()} to {indices.max()}, allowed is 0 to {count - 1}"
+            f"indices into {name} run from {indices.min()} to {indices.max()}, expected 0 to {count - 1}"
         )

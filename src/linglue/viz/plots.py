@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
-from linglue.io.atomic import atomic_path
 
 SUFFIXES = (".png", ".pdf", ".svg")
 OURS = "linglue"  # drawn on top, in the strongest colour

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from linglue.io.atomic import atomic_path
-from linglue.optional import need
+from linglue.core.atomic import atomic_path
+from linglue.core.optional import need
 
 if TYPE_CHECKING:
     import pycolmap

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from linglue.io.images import Image, to_grey
 from linglue.training.front_end.lessons import Lesson
-from linglue.training.photometric import PhotometricConfig, perturb
-from linglue.training.warp import Matrix, apply, pyramid, warp
+from linglue.training.sources.photometric import PhotometricConfig, perturb
+from linglue.training.sources.warp import Matrix, apply, pyramid, warp
 from linglue.types import ImageSize
 
 ATTEMPTS = 12  # pairs of crops drawn of one pair of photographs before the one with most in common is taken
@@ -105,7 +105,9 @@ def _matrices(centres: list[NDArray[np.float32]], config: CropConfig, rng: np.ra
 
 def _crop(photo: Image, lesson: Lesson, matrix: Matrix, config: CropConfig, rng: np.random.Generator) -> Crop:
     levels = pyramid(photo)
-    image, covered = warp(levels, np.linalg.inv(matrix), ImageSize(config.side, config.side))
+    image, covered = warp(
+        levels, np.asarray(np.linalg.inv(matrix), dtype=np.float64), ImageSize(config.side, config.side)
+    )
     light = replace(PhotometricConfig(), strength=rng.uniform(*config.strength))
     points = apply(matrix, lesson.keypoints)
     ids = np.flatnonzero(_inside(points, config.side))

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from linglue.core.atomic import atomic_path
+from linglue.core.fingerprint import file_sha256
 from linglue.features.base import Extractor
-from linglue.fingerprint import file_sha256
-from linglue.io.atomic import atomic_path
 from linglue.io.images import read_image, shrink
 
 LONGER_SIDE = 800  # pixels at which teacher and student see a photograph

@@ -1,4 +1,4 @@
-"""What the student is asked for: heat at the teacher's keypoints, their exact place, descriptors that find each other."""
+"""What the student is asked for: heat at the teacher's keypoints, exact places, descriptors that find each other."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def collate(
 ) -> Batch:
     """Pairs of crops and their matches; `taught` has the descriptors of both lessons of each, `same` one photograph."""
     pairs = len(samples)
-    crops = [s[k] for k in (0, 1) for s in samples]
+    crops = [s[0] for s in samples] + [s[1] for s in samples]
     side = crops[0].image.shape[0]
     points: tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]] = ([], [])
     numbers: tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]] = ([], [])
@@ -128,7 +128,9 @@ class Objective(nn.Module):
         known = ~batch.one_from_zero.isnan().any(dim=(1, 2))
         if known.any():
             zero, one = maps.heat[:pairs][known], maps.heat[pairs:][known]
-            losses["repeat"] = w.repeat * repeat_loss(zero, one, batch.one_from_zero[known], batch.covered[:pairs][known])
+            losses["repeat"] = w.repeat * repeat_loss(
+                zero, one, batch.one_from_zero[known], batch.covered[:pairs][known]
+            )
         contrast, trust = [], []
         for a, b in ((0, 1), (1, 0)):
             mine, theirs = batch.matches[:, a], batch.matches[:, b]  # (M,)

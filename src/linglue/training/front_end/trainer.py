@@ -18,18 +18,19 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from linglue.core.atomic import atomic_path
+from linglue.core.fingerprint import file_sha256
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.features.linpoint import LinPointNet, load_linpoint, save_linpoint
-from linglue.fingerprint import file_sha256
-from linglue.io.atomic import atomic_path
 from linglue.io.images import IMAGE_SUFFIXES, Image, read_image, shrink
 from linglue.training.front_end.config import FrontEndConfig, LessonConfig
-from linglue.training.front_end.crops import draw_crops
+from linglue.training.front_end.crops import Crop, draw_crops
 from linglue.training.front_end.lessons import LONGER_SIDE, Lesson, Lessons
 from linglue.training.front_end.objective import Batch, Objective, collate
 from linglue.training.front_end.validation import Scores, ValidationPair, make_validation, validate
 from linglue.training.log import append_row, plot
+from linglue.types import IndexArray
 
 FEWEST = 40  # matches a pair of crops must have in common to be learned from
 
@@ -70,7 +71,8 @@ class Trainer:
         self.validation: Sequence[ValidationPair] = make_validation(held_out, config.validation_pairs)
         torch.manual_seed(config.learning.seed)
         net = load_linpoint(config.start) if config.start is not None else LinPointNet()
-        self.objective = Objective(net, config.losses, teacher.dim).to(memory_format=torch.channels_last)
+        self.objective = Objective(net, config.losses, teacher.dim)
+        self.objective.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.average = copy.deepcopy(net).eval().requires_grad_(False)
         self.optimiser = torch.optim.AdamW(
             self.objective.parameters(), lr=config.learning.rate, weight_decay=config.learning.weight_decay
@@ -109,7 +111,8 @@ class Trainer:
         """The crops of a step; the same ones whenever it is asked for."""
         o = self.config.learning
         rng = np.random.default_rng((o.seed, step))
-        samples, taught = [], []
+        samples: list[tuple[Crop, Crop, IndexArray]] = []
+        taught = []
         while len(samples) < o.batch:
             index = int(rng.integers(len(self.lessons)))
             photo, lesson = self.photo(index), self.lesson(index)
@@ -139,7 +142,7 @@ class Trainer:
         self.objective.train()
         losses = self.objective(self.make_batch(self.step))
         self.optimiser.zero_grad()
-        sum(losses.values()).backward()  # type: ignore[union-attr]
+        torch.stack(list(losses.values())).sum().backward()
         nn.utils.clip_grad_norm_(self.objective.parameters(), o.clip)
         self.optimiser.step()
         self.step += 1

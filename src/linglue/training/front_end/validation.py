@@ -14,9 +14,9 @@ from scipy.spatial import cKDTree
 
 from linglue.features.linpoint import LinPointNet, detect, to_padded
 from linglue.io.images import Image
-from linglue.training.homography import HomographyConfig, HomographyGenerator
-from linglue.training.pairs import ImagePair
-from linglue.training.photos import Photos
+from linglue.training.sources.homography import HomographyConfig, HomographyGenerator
+from linglue.training.sources.pairs import ImagePair
+from linglue.training.sources.photos import Photos
 from linglue.types import ImageSize
 
 KEYPOINTS = 1024

@@ -1,0 +1,92 @@
+"""Many tasks on several processes: results as they come, little in flight, no process left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+import cv2
+import torch
+
+from linglue.errors import LinGlueError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+MOST_WORKERS = 8  # by default: each holds a network and some features
+IN_FLIGHT = 2  # tasks per worker handed out at a time, so that finished results never pile up
+
+
+def default_workers(device: str) -> int:
+    """As many as there are cores; one for a GPU, which it keeps busy."""
+    return 1 if device != "cpu" else min(MOST_WORKERS, os.cpu_count() or 1)
+
+
+def run_all(
+    make: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task], workers: int
+) -> Iterator[tuple[Task, Result]]:
+    """Each task with its result, in any order. `make()` builds the function that does one, once per process.
+
+    With several workers `make` and all tasks and results must be picklable, and a script needs the usual
+    `if __name__ == "__main__"`. The cores are shared out among the workers.
+    """
+    if workers < 1:
+        raise LinGlueError(f"workers is {workers}, expected at least 1")
+    workers = min(workers, len(tasks))
+    if workers <= 1:
+        if tasks:
+            work = make()
+            for task in tasks:
+                yield task, work(task)
+        return
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    # Forked children of a process that has used OpenMP can hang, hence spawn.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _start_worker, (make, threads)) as pool:
+        waiting = iter(tasks)
+        running: dict[Future[Any], Task] = {}
+        try:
+            while True:
+                for task in waiting:
+                    running[pool.submit(_work_on, task)] = task
+                    if len(running) >= IN_FLIGHT * workers:
+                        break
+                if not running:
+                    return
+                for job in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(job), job.result()
+        except BrokenProcessPool as error:
+            raise LinGlueError(
+                "a worker process was killed, perhaps for want of memory; expected fewer --workers"
+            ) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+_work: Callable[[Any], Any] | None = None
+
+
+def _start_worker(make: Callable[[], Callable[[Any], Any]], threads: int) -> None:
+    global _work
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    cv2.setNumThreads(threads)
+    torch.set_num_threads(threads)
+    _work = make()
+
+
+def _die_with_parent() -> None:
+    """A parent that is killed cannot tell its workers to stop."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work_on(task: Any) -> Any:
+    assert _work is not None
+    return _work(task)

@@ -1,0 +1,249 @@
+"""Planar scenes with known homographies: data in the HPatches layout, the D2-Net protocol, homography AUC.
+
+A data set is a folder of sequences: `v_*` (viewpoint changes) and `i_*` (illumination), each with images 1, 2, … and
+`H_1_k`, the homography from image 1 to image k. Points, errors and thresholds are in pixels of the original images.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from linglue.errors import LinGlueError
+from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS, RobustSettings
+from linglue.evaluation.methods import Method
+from linglue.evaluation.metrics import auc, corner_error, reprojection_errors, share_within
+from linglue.evaluation.report import Table, percent, relative
+from linglue.evaluation.store import PROGRESS_DELAY, Pair, Prediction, Store, load_prediction
+from linglue.io.images import IMAGE_SUFFIXES
+
+# Left out by D2-Net, and so by everyone since, as their images are too large for some methods.
+EXCLUDED = frozenset(
+    {
+        "i_contruction",
+        "i_crownnight",
+        "i_dc",
+        "i_pencils",
+        "i_whitebuilding",
+        "v_artisans",
+        "v_astronautis",
+        "v_talent",
+    }
+)
+SPLITS = {"i": "illumination", "v": "viewpoint"}
+THRESHOLDS = tuple(range(1, 11))  # pixels, for the mean matching accuracy
+CORRECT = 3  # pixels up to which a match counts as correct
+AUC_THRESHOLDS = (1, 3, 5, 10)  # pixels of mean corner error
+SHOWN = (1, 3, 5, 10)  # columns of the table
+
+
+@dataclass(frozen=True, eq=False)
+class HomographyPair:
+    """Two images of a plane, and where its points go."""
+
+    pair: Pair
+    split: str  # "illumination" or "viewpoint"
+    homography_1_from_0: NDArray[np.float64]  # (3, 3)
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """How good one method is on one pair."""
+
+    pair: str
+    split: str
+    keypoints: tuple[int, int]
+    matches: int
+    correct: int  # at most CORRECT pixels off
+    accuracy: tuple[float, ...]  # share of matches at most THRESHOLDS pixels off; 0 without matches
+    corner_errors: Mapping[str, float]  # pixels, per estimator; infinite where it fails
+    seconds: float
+
+
+def load_pairs(data: Path) -> tuple[list[HomographyPair], list[str]]:
+    """The pairs 1-k of all sequences in the folder, and the names of the sequences left out by the protocol."""
+    if not data.is_dir():
+        raise LinGlueError(f"{data}: no such folder, expected a data set in the HPatches layout")
+    sequences = sorted(p for p in data.iterdir() if p.is_dir() and p.name[:2] in ("v_", "i_"))
+    if not sequences:
+        raise LinGlueError(f"{data}: holds no sequence, expected folders named v_* and i_*")
+    skipped = [p.name for p in sequences if p.name in EXCLUDED]
+    pairs = [pair for folder in sequences if folder.name not in EXCLUDED for pair in _sequence(folder)]
+    if not pairs:
+        raise LinGlueError(f"{data}: all its sequences ({', '.join(skipped)}) are left out by the protocol")
+    return pairs, skipped
+
+
+def _sequence(folder: Path) -> list[HomographyPair]:
+    images: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in IMAGE_SUFFIXES and path.stem.isdigit():
+            number = int(path.stem)
+            if number in images:
+                raise LinGlueError(f"{path}: image {number} is there twice, the other is {images[number].name}")
+            images[number] = path
+    truths = {int(m[1]): p for p in folder.iterdir() if (m := re.fullmatch(r"H_1_(\d+)(\.txt)?", p.name))}
+    if 1 not in images:
+        raise LinGlueError(f"{folder}: image 1 is missing, expected images 1, 2, … and H_1_2, …")
+    others = sorted((images.keys() | truths.keys()) - {1})
+    if not others:
+        raise LinGlueError(f"{folder}: holds only image 1, expected images 1, 2, … and H_1_2, …")
+    pairs = []
+    for number in others:
+        if number not in images:
+            raise LinGlueError(f"{folder}: image {number} is missing, there is {truths[number].name}")
+        if number not in truths:
+            raise LinGlueError(f"{folder}: H_1_{number} is missing, there is image {images[number].name}")
+        homography = read_homography(truths[number])
+        pairs.append(HomographyPair(Pair(folder.name, images[1], images[number]), SPLITS[folder.name[0]], homography))
+    return pairs
+
+
+def read_homography(path: Path) -> NDArray[np.float64]:
+    """(3, 3) from a text file of nine numbers."""
+    try:
+        values = np.array(path.read_text(encoding="utf-8").split(), dtype=np.float64)
+    except (OSError, ValueError) as error:
+        raise LinGlueError(f"{path}: not a text file of numbers, expected the 9 of a homography") from error
+    if values.size != 9 or not np.isfinite(values).all():
+        raise LinGlueError(f"{path}: holds {values.size} numbers, expected the 9 finite ones of a homography")
+    homography = values.reshape(3, 3)
+    if abs(np.linalg.det(homography)) < 1e-12:
+        raise LinGlueError(f"{path}: the homography is singular, expected one that can be inverted")
+    return homography
+
+
+def score_pair(
+    truth: HomographyPair, prediction: Prediction, estimators: Sequence[str], robust: RobustSettings
+) -> PairScore:
+    """One-way reprojection of image 0's points, thresholds inclusive."""
+    errors = reprojection_errors(truth.homography_1_from_0, prediction.points0, prediction.points1)
+    corners = {}
+    for name in estimators:
+        estimate = HOMOGRAPHY_ESTIMATORS[name](prediction.points0, prediction.points1, robust)
+        corners[name] = corner_error(estimate, truth.homography_1_from_0, prediction.image_size0)
+    return PairScore(
+        truth.pair.name,
+        truth.split,
+        prediction.keypoints,
+        len(errors),
+        int((errors <= CORRECT).sum()),
+        tuple(share_within(errors, THRESHOLDS)),
+        corners,
+        prediction.seconds,
+    )
+
+
+def score(
+    truths: Sequence[HomographyPair],
+    methods: Sequence[Method],
+    store: Store,
+    estimators: Sequence[str],
+    robust: RobustSettings,
+) -> dict[str, list[PairScore]]:
+    """Per method the scores of all pairs, from the saved predictions only."""
+    scores: dict[str, list[PairScore]] = {method.name: [] for method in methods}
+    work = [(method, truth) for method in methods for truth in truths]
+    for method, truth in tqdm(work, desc="scoring", unit="pair", disable=None, delay=PROGRESS_DELAY):
+        prediction = load_prediction(store.path(method, truth.pair))
+        scores[method.name].append(score_pair(truth, prediction, estimators, robust))
+    return scores
+
+
+def summarise(scores: Mapping[str, Sequence[PairScore]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Per split (overall, illumination, viewpoint; only those with pairs) and method: means over pairs.
+
+    `mma` and all counts are means over pairs; `inlier_ratio` is the share of correct matches among all matches of all
+    pairs; `auc` holds per estimator the AUC at AUC_THRESHOLDS; `seconds` is the median.
+    """
+    summary: dict[str, dict[str, dict[str, Any]]] = {}
+    for split in ("overall", *SPLITS.values()):
+        for method, all_pairs in scores.items():
+            pairs = [s for s in all_pairs if split in ("overall", s.split)]
+            if pairs:
+                summary.setdefault(split, {})[method] = _mean(pairs)
+    return summary
+
+
+def _mean(pairs: Sequence[PairScore]) -> dict[str, Any]:
+    accuracy = np.mean([s.accuracy for s in pairs], axis=0)
+    matches = sum(s.matches for s in pairs)
+    return {
+        "pairs": len(pairs),
+        "keypoints": float(np.mean([s.keypoints for s in pairs])),
+        "matches": matches / len(pairs),
+        "correct": float(np.mean([s.correct for s in pairs])),
+        "inlier_ratio": sum(s.correct for s in pairs) / max(1, matches),
+        "mma": dict(zip(map(str, THRESHOLDS), accuracy.tolist(), strict=True)),
+        "auc": {
+            name: dict(
+                zip(map(str, AUC_THRESHOLDS), auc([s.corner_errors[name] for s in pairs], AUC_THRESHOLDS), strict=True)
+            )
+            for name in pairs[0].corner_errors
+        },
+        "seconds": float(np.median([s.seconds for s in pairs])),
+    }
+
+
+def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table]:
+    """Matching accuracy, and homography AUC of every estimator; in percent where not counts."""
+    base = summary["overall"].get("mnn", {}).get("seconds")
+    accuracy, areas = [], []
+    estimators: list[str] = []
+    for split, methods in summary.items():
+        for method, values in methods.items():
+            accuracy.append(
+                (
+                    split,
+                    method,
+                    f"{values['matches']:.0f}",
+                    f"{values['correct']:.0f}",
+                    percent(values["inlier_ratio"]),
+                    *(percent(values["mma"][str(t)]) for t in SHOWN),
+                    relative(values["seconds"], base),
+                )
+            )
+            estimators = list(values["auc"])
+            cells = [percent(values["auc"][name][str(t)]) for name in estimators for t in AUC_THRESHOLDS]
+            areas.append((split, method, *cells))
+    header = (
+        "split",
+        "method",
+        "matches",
+        f"correct@{CORRECT}",
+        "inliers %",
+        *(f"MMA@{t}" for t in SHOWN),
+        "time/mnn" if base else "ms",
+    )
+    found = [Table(header, tuple(accuracy), labels=2)]
+    if estimators:
+        columns = tuple(f"{name} @{t}" if t == 1 else f"@{t}" for name in estimators for t in AUC_THRESHOLDS)
+        found.append(Table(("split", "homography AUC", *columns), tuple(areas), labels=2))
+    return found
+
+
+def csv_rows(scores: Mapping[str, Sequence[PairScore]]) -> list[dict[str, Any]]:
+    """One row per method and pair."""
+    return [
+        {
+            "method": method,
+            "pair": s.pair,
+            "split": s.split,
+            "keypoints0": s.keypoints[0],
+            "keypoints1": s.keypoints[1],
+            "matches": s.matches,
+            "correct": s.correct,
+            **{f"accuracy@{t}": round(a, 6) for t, a in zip(THRESHOLDS, s.accuracy, strict=True)},
+            **{f"corner_error {name}": error for name, error in s.corner_errors.items()},
+            "seconds": round(s.seconds, 6),
+        }
+        for method, pairs in scores.items()
+        for s in pairs
+    ]

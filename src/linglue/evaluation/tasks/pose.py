@@ -1,0 +1,259 @@
+"""Real scenes with known cameras: relative pose AUC and epipolar precision.
+
+A scene is a folder with `images/` and `gt/IMAGE.txt`: width height, K (3x3), R (3x3) and t (3) with cam_from_world;
+lines that begin with # are comments. Pixel centres are at integers. Pixel thresholds are meant at a longer side of
+`REFERENCE_SIDE` and scaled to each original image, so that the size of the originals does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from linglue.errors import LinGlueError
+from linglue.evaluation.estimators import RobustSettings, relative_pose
+from linglue.evaluation.methods import Method
+from linglue.evaluation.metrics import auc, direction_error, epipolar_distances, fundamental_matrix, rotation_error
+from linglue.evaluation.report import Table, percent, relative
+from linglue.evaluation.store import PROGRESS_DELAY, Pair, Prediction, Store, load_prediction
+from linglue.io.images import IMAGE_SUFFIXES
+from linglue.types import ImageSize
+
+REFERENCE_SIDE = 1024  # pixels of the longer side at which thresholds are meant
+CORRECT = 3.0  # pixels: farther from its epipolar line in either image, a match is wrong
+AUC_THRESHOLDS = (5, 10, 20)  # degrees
+ESTIMATOR_THRESHOLD = 1.0  # pixels
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """A calibrated view: x = K (R X + t)."""
+
+    size: ImageSize
+    k: NDArray[np.float64]  # (3, 3) pixels of the original image
+    rotation: NDArray[np.float64]  # (3, 3) cam_from_world
+    translation: NDArray[np.float64]  # (3,) cam_from_world
+
+    @property
+    def scale(self) -> float:
+        """Original pixels per pixel at the reference size."""
+        return max(self.size) / REFERENCE_SIDE
+
+
+@dataclass(frozen=True, eq=False)
+class PosePair:
+    """Two views of a scene and their cameras."""
+
+    pair: Pair
+    camera0: Camera
+    camera1: Camera
+
+    @property
+    def rotation(self) -> NDArray[np.float64]:
+        """(3, 3) of 1_from_0."""
+        return self.camera1.rotation @ self.camera0.rotation.T
+
+    @property
+    def translation(self) -> NDArray[np.float64]:
+        """(3,) of 1_from_0, in the unit of the scene."""
+        return self.camera1.translation - self.rotation @ self.camera0.translation
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """How good one method is on one pair."""
+
+    pair: str
+    scene: str
+    keypoints: tuple[int, int]
+    matches: int
+    correct: int  # at most CORRECT pixels from the epipolar line in both images
+    rotation_error: float  # degrees; infinite where the estimator fails
+    translation_error: float  # degrees
+    seconds: float
+
+    @property
+    def precision(self) -> float:
+        """Share of correct matches; 0 without matches."""
+        return self.correct / max(1, self.matches)
+
+    @property
+    def error(self) -> float:
+        """Degrees: the larger of the two errors."""
+        return max(self.rotation_error, self.translation_error)
+
+
+def load_scene(scene: Path, max_gap: int) -> list[PosePair]:
+    """All pairs of images at most `max_gap` apart in the order of their names, and their cameras."""
+    if max_gap < 1:
+        raise LinGlueError(f"--max-gap is {max_gap}, expected at least 1")
+    for folder in (scene, scene / "images", scene / "gt"):
+        if not folder.is_dir():
+            raise LinGlueError(f"{folder}: no such folder, expected a scene with images/ and gt/")
+    images = sorted(p for p in (scene / "images").iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
+    if len(images) < 2:
+        raise LinGlueError(f"{scene / 'images'}: holds {len(images)} images, expected at least 2")
+    cameras = [read_camera(scene / "gt" / f"{image.name}.txt") for image in images]
+    group = scene.resolve().name
+    pairs = []
+    for i in range(len(images)):
+        for j in range(i + 1, min(i + 1 + max_gap, len(images))):
+            pair = PosePair(Pair(group, images[i], images[j]), cameras[i], cameras[j])
+            if np.linalg.norm(pair.translation) < 1e-9:
+                raise LinGlueError(
+                    f"{scene}: {images[i].name} and {images[j].name} were taken from one place, "
+                    "expected pairs with a baseline"
+                )
+            pairs.append(pair)
+    return pairs
+
+
+def read_camera(path: Path) -> Camera:
+    """The camera in a gt file."""
+    layout = "width height, K (3x3), R (3x3), t (3)"
+    if not path.is_file():
+        raise LinGlueError(f"{path}: no such file, every image needs its camera: {layout}")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        values = np.array(" ".join(line for line in lines if not line.lstrip().startswith("#")).split(), np.float64)
+    except (OSError, ValueError) as error:
+        raise LinGlueError(f"{path}: not a text file of numbers, expected {layout}") from error
+    if values.size != 23 or not np.isfinite(values).all():
+        raise LinGlueError(f"{path}: holds {values.size} numbers, expected the 23 finite ones of {layout}")
+    k, rotation = values[2:11].reshape(3, 3), values[11:20].reshape(3, 3)
+    if min(k[0, 0], k[1, 1]) <= 0 or np.abs([k[1, 0], k[2, 0], k[2, 1], k[2, 2] - 1]).max() > 1e-9:
+        raise LinGlueError(f"{path}: K is {k.tolist()}, expected [[fx, s, cx], [0, fy, cy], [0, 0, 1]]")
+    if np.abs(rotation @ rotation.T - np.eye(3)).max() > 1e-3 or np.linalg.det(rotation) < 0:
+        raise LinGlueError(f"{path}: R is {rotation.tolist()}, expected a rotation matrix")
+    return Camera(ImageSize(int(values[0]), int(values[1])), k, rotation, values[20:])
+
+
+def score_pair(truth: PosePair, prediction: Prediction, robust: RobustSettings) -> PairScore:
+    """`robust.threshold` is in pixels at the reference size, like CORRECT."""
+    camera0, camera1 = truth.camera0, truth.camera1
+    for image, camera, size in (
+        (truth.pair.image0, camera0, prediction.image_size0),
+        (truth.pair.image1, camera1, prediction.image_size1),
+    ):
+        if camera.size != size:
+            raise LinGlueError(
+                f"{image}: image is {size[0]}x{size[1]} pixels, its camera was calibrated for "
+                f"{camera.size[0]}x{camera.size[1]}; expected the same size"
+            )
+    fundamental = fundamental_matrix(camera0.k, camera1.k, truth.rotation, truth.translation)
+    distance0, distance1 = epipolar_distances(fundamental, prediction.points0, prediction.points1)
+    distance = np.maximum(distance0 / camera0.scale, distance1 / camera1.scale)  # (K,) pixels at the reference size
+    rotation = translation = float("inf")
+    pose = relative_pose(
+        prediction.points0,
+        prediction.points1,
+        camera0.k,
+        camera1.k,
+        (camera0.size, camera1.size),
+        robust,
+        scale=(camera0.scale + camera1.scale) / 2,
+    )
+    if pose is not None:
+        rotation = rotation_error(pose.rotation, truth.rotation)
+        translation = direction_error(pose.translation, truth.translation)
+    return PairScore(
+        truth.pair.name,
+        truth.pair.group,
+        prediction.keypoints,
+        len(distance),
+        int((distance <= CORRECT).sum()),
+        rotation,
+        translation,
+        prediction.seconds,
+    )
+
+
+def score(
+    truths: Sequence[PosePair], methods: Sequence[Method], store: Store, robust: RobustSettings
+) -> dict[str, list[PairScore]]:
+    """Per method the scores of all pairs, from the saved predictions only."""
+    scores: dict[str, list[PairScore]] = {method.name: [] for method in methods}
+    work = [(method, truth) for method in methods for truth in truths]
+    for method, truth in tqdm(work, desc="scoring", unit="pair", disable=None, delay=PROGRESS_DELAY):
+        prediction = load_prediction(store.path(method, truth.pair))
+        scores[method.name].append(score_pair(truth, prediction, robust))
+    return scores
+
+
+def summarise(scores: Mapping[str, Sequence[PairScore]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Per scene (and "all" of them, if several) and method: means over pairs, AUC in [0, 1], median seconds."""
+    scenes = list(dict.fromkeys(s.scene for pairs in scores.values() for s in pairs))
+    summary: dict[str, dict[str, dict[str, Any]]] = {}
+    for scene in scenes if len(scenes) == 1 else [*scenes, "all"]:
+        for method, all_pairs in scores.items():
+            summary.setdefault(scene, {})[method] = _mean([s for s in all_pairs if scene in ("all", s.scene)])
+    return summary
+
+
+def _mean(pairs: Sequence[PairScore]) -> dict[str, Any]:
+    return {
+        "pairs": len(pairs),
+        "keypoints": float(np.mean([s.keypoints for s in pairs])),
+        "matches": float(np.mean([s.matches for s in pairs])),
+        "correct": float(np.mean([s.correct for s in pairs])),
+        "precision": float(np.mean([s.precision for s in pairs])),
+        "auc": dict(zip(map(str, AUC_THRESHOLDS), auc([s.error for s in pairs], AUC_THRESHOLDS), strict=True)),
+        "seconds": float(np.median([s.seconds for s in pairs])),
+    }
+
+
+def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table]:
+    """Matches, epipolar precision and pose AUC; in percent where not counts."""
+    timed = all("mnn" in methods for methods in summary.values())
+    rows = []
+    for scene, methods in summary.items():
+        base = methods["mnn"]["seconds"] if timed else None
+        for method, values in methods.items():
+            rows.append(
+                (
+                    scene,
+                    method,
+                    f"{values['matches']:.0f}",
+                    f"{values['correct']:.0f}",
+                    percent(values["precision"]),
+                    *(percent(values["auc"][str(t)]) for t in AUC_THRESHOLDS),
+                    relative(values["seconds"], base),
+                )
+            )
+    header = (
+        "scene",
+        "method",
+        "matches",
+        "correct",
+        "precision %",
+        *(f"AUC@{t}°" for t in AUC_THRESHOLDS),
+        "time/mnn" if timed else "ms",
+    )
+    return [Table(header, tuple(rows), labels=2)]
+
+
+def csv_rows(scores: Mapping[str, Sequence[PairScore]]) -> list[dict[str, Any]]:
+    """One row per method and pair."""
+    return [
+        {
+            "method": method,
+            "scene": s.scene,
+            "pair": s.pair,
+            "keypoints0": s.keypoints[0],
+            "keypoints1": s.keypoints[1],
+            "matches": s.matches,
+            "correct": s.correct,
+            "precision": round(s.precision, 6),
+            "rotation_error": s.rotation_error,
+            "translation_error": s.translation_error,
+            "seconds": round(s.seconds, 6),
+        }
+        for method, pairs in scores.items()
+        for s in pairs
+    ]

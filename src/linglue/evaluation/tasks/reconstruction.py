@@ -1,0 +1,246 @@
+"""3D reconstruction as the ETH local feature benchmark measures it: models of one scene by different matchers.
+
+All methods get the very same features and pairs and go through `pipeline.reconstruct`, verification, mapper and
+refinement included; only COLMAP's own pipeline does everything by itself. Known intrinsics are given to all.
+
+    WORK/SCENE/HASH/features.db, intrinsics.txt, matches-METHOD.db, models-HASH/METHOD/…
+
+HASH stands for what decides the content beside the photographs, so other settings lead to other folders. What is there
+is not made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linglue.core.atomic import atomic_path
+from linglue.core.fingerprint import code_sha256, settings_hash
+from linglue.errors import LinGlueError
+from linglue.evaluation.colmap_sift import ColmapConfig, reconstruct_by_colmap
+from linglue.evaluation.known_poses import KnownScene, load_known_scene
+from linglue.evaluation.recipes import MethodRecipe, scene_folder
+from linglue.evaluation.report import Table
+from linglue.io.colmap_database import open_database
+from linglue.io.pair_list import read_pairs
+from linglue.sfm.cameras import CameraConfig
+from linglue.sfm.extract import ExtractConfig, extract_photos
+from linglue.sfm.map import MappingConfig
+from linglue.sfm.reconstruct import ReconstructConfig, reconstruct
+from linglue.sfm.scan import check_images, survey
+from linglue.sfm.sparse_model import ModelStatistics, aligned_errors, read_model
+from linglue.sfm.summary import Summary
+from linglue.sfm.workspace import Workspace
+
+COLMAP = "colmap"  # the name of COLMAP's own pipeline among the methods
+BASE = "linglue"  # the method whose time others are compared with
+_MODEL_CODE = (
+    "evaluation/colmap_sift.py",
+    "geometry/colmap.py",
+    "io/colmap_database.py",
+    "sfm/map.py",
+    "sfm/places.py",
+)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How scenes are reconstructed, the same for all methods."""
+
+    recipes: Sequence[MethodRecipe]
+    extract: ExtractConfig
+    mapping: MappingConfig
+    workers: int
+    colmap: ColmapConfig | None = None  # COLMAP's own pipeline as a further method
+
+
+@dataclass(frozen=True)
+class ModelScore:
+    """How good the model of one method is; without one, why there is none."""
+
+    scene: str
+    method: str
+    model: ModelStatistics | None
+    made: bool  # in this run, at least in part
+    keypoints: float  # mean per image
+    seconds: float  # of matching alone, per pair: median; COLMAP's is a mean
+    position_errors: Mapping[str, float]  # by image, in the unit of the truth; empty without truth
+    rotation_errors: Mapping[str, float]  # degrees
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class _SharedWorkspace(Workspace):
+    """The folder of one method's model; features and matches lie above it, where other models find them too."""
+
+    above: Path
+
+    @property
+    def features_file(self) -> Path:
+        return Workspace(self.above).features_file
+
+    @property
+    def matches_file(self) -> Path:
+        return self.above / f"matches-{self.folder.name}.db"
+
+
+def load_scene(folder: Path) -> KnownScene:
+    """A scene with images/ and gt/ (see `evaluation.pose`), or any folder of photographs, of which nothing is known."""
+    if (folder / "gt").is_dir():
+        return load_known_scene(folder)
+    images = folder / "images" if (folder / "images").is_dir() else folder
+    check_images(images)
+    return KnownScene(folder.resolve().name, images, {})
+
+
+def measure(scene: KnownScene, work: Path, how: Measurement) -> list[ModelScore]:
+    """The scores of all methods on a scene; models and all before them are made where the work folder lacks them."""
+    above = scene_folder(work, scene.name, how.extract)
+    models = above / f"models-{settings_hash({'code': code_sha256(*_MODEL_CODE), **asdict(how.mapping)})}"
+    with Workspace(above).locked():
+        cameras = CameraConfig(intrinsics=_write_intrinsics(above / "intrinsics.txt", scene))
+        scores = [
+            _by_method(scene, _SharedWorkspace(models / recipe.name, above), recipe, cameras, how)
+            for recipe in how.recipes
+        ]
+        if how.colmap is not None:
+            scores.append(_by_colmap(scene, _SharedWorkspace(models / COLMAP, above), how, how.colmap))
+    return scores
+
+
+def _write_intrinsics(path: Path, scene: KnownScene) -> str | None:
+    """The known cameras as a list for `pipeline.cameras`, if there are any."""
+    if not scene.views:
+        return None
+    lines = [
+        " ".join([name, camera.model.name, str(camera.width), str(camera.height), *map(repr, camera.params.tolist())])
+        for name, camera in ((name, view.camera) for name, view in scene.views.items())
+    ]
+    with atomic_path(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def _by_method(
+    scene: KnownScene, work: Workspace, recipe: MethodRecipe, cameras: CameraConfig, how: Measurement
+) -> ModelScore:
+    """The score of a matcher, with all of our pipeline around it."""
+    config = ReconstructConfig(
+        extract=how.extract, recipe=recipe, cameras=cameras, mapping=how.mapping, workers=how.workers, pictures=False
+    )
+    before = _written(work.summary)
+    try:
+        summary = reconstruct(scene.images, work, config)
+    except LinGlueError as error:
+        return _failed(scene, recipe.name, error)
+    with work.matches() as matches:
+        all_seconds = matches.seconds()
+    seconds = float(np.median([all_seconds[pair] for pair in read_pairs(work.pairs)]))
+    return _score(scene, recipe.name, work, summary, seconds, made=_written(work.summary) != before)
+
+
+def _by_colmap(scene: KnownScene, work: Workspace, how: Measurement, config: ColmapConfig) -> ModelScore:
+    """The score of COLMAP's own pipeline on the photographs that the others use."""
+    work.folder.mkdir(parents=True, exist_ok=True)
+    before = _written(work.summary)
+    try:
+        with work.features() as features:
+            found = survey(scene.images, features)
+            photos = extract_photos(found.photos, how.extract, features, how.workers).photos
+        cameras = {name: view.camera for name, view in scene.views.items()}
+        summary = reconstruct_by_colmap(scene.images, photos, cameras, work, config)
+    except LinGlueError as error:
+        return _failed(scene, COLMAP, error)
+    seconds = summary.seconds["match"] / summary.matched_pairs
+    return _score(scene, COLMAP, work, summary, seconds, made=_written(work.summary) != before)
+
+
+def _written(path: Path) -> int | None:
+    """When a file was written, in nanoseconds."""
+    return path.stat().st_mtime_ns if path.is_file() else None
+
+
+def _failed(scene: KnownScene, method: str, error: LinGlueError) -> ModelScore:
+    return ModelScore(scene.name, method, None, True, float("nan"), float("nan"), {}, {}, str(error))
+
+
+def _score(scene: KnownScene, method: str, work: Workspace, summary: Summary, seconds: float, made: bool) -> ModelScore:
+    positions: dict[str, float] = {}
+    rotations: dict[str, float] = {}
+    reason = None
+    with open_database(work.database) as database:
+        keypoints = database.num_keypoints() / summary.model.images
+    if scene.views:
+        truth = {name: view.cam_from_world.matrix for name, view in scene.views.items()}
+        try:
+            positions, rotations = aligned_errors(read_model(work.model), truth)
+        except LinGlueError as error:  # too few cameras: the model counts all the same
+            reason = str(error)
+    return ModelScore(scene.name, method, summary.model, made, keypoints, seconds, positions, rotations, reason)
+
+
+def summarise(scores: Sequence[ModelScore]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Per scene and method: the numbers of the model, mean and median errors of its cameras, seconds per pair."""
+    summary: dict[str, dict[str, dict[str, Any]]] = {}
+    for s in scores:
+        values: dict[str, Any] = {} if s.model is None else asdict(s.model)
+        values |= {"keypoints": s.keypoints, "seconds": s.seconds}
+        for name, errors in (("position_error", s.position_errors), ("rotation_error", s.rotation_errors)):
+            for of in (np.mean, np.median) if errors else ():
+                values[f"{of.__name__}_{name}"] = float(of(list(errors.values())))
+        if s.reason is not None:
+            values["reason"] = s.reason
+        summary.setdefault(s.scene, {})[s.method] = values
+    return summary
+
+
+def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table]:
+    """One row per scene and method; dashes where there is no model, or no truth while another scene has one."""
+    known = any("mean_position_error" in values for methods in summary.values() for values in methods.values())
+    timed = all(BASE in methods for methods in summary.values())
+    columns = {
+        "keypoints": ("keypoints", 0, 1),
+        "points": ("points", 0, 1),
+        "observations": ("observations", 0, 1),
+        "track": ("track_length", 2, 1),
+        "error px": ("reprojection_error", 3, 1),
+    }
+    if known:
+        columns |= {
+            "mean mm": ("mean_position_error", 2, 1000),
+            "median mm": ("median_position_error", 2, 1000),
+            "mean °": ("mean_rotation_error", 4, 1),
+            "median °": ("median_rotation_error", 4, 1),
+        }
+    rows = []
+    for scene, methods in summary.items():
+        base = methods[BASE]["seconds"] if timed else 1e-3
+        for method, values in methods.items():
+            registered = f"{values['registered']}/{values['images']}" if "images" in values else "–"
+            numbers = [_number(values.get(key), digits, factor) for key, digits, factor in columns.values()]
+            rows.append((scene, method, registered, *numbers, _number(values["seconds"], 2 if timed else 0, 1 / base)))
+    header = ("scene", "method", "registered", *columns, f"time/{BASE}" if timed else "ms")
+    return [Table(header, tuple(rows), labels=2)]
+
+
+def _number(value: float | None, digits: int, factor: float) -> str:
+    return "–" if value is None or not np.isfinite(value * factor) else f"{value * factor:.{digits}f}"
+
+
+def csv_rows(scores: Sequence[ModelScore]) -> list[dict[str, Any]]:
+    """One row per method and camera with a true pose and an own one."""
+    return [
+        {
+            "scene": s.scene,
+            "method": s.method,
+            "image": image,
+            "position_error": position,
+            "rotation_error": s.rotation_errors[image],
+        }
+        for s in scores
+        for image, position in s.position_errors.items()
+    ]

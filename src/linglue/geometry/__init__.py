@@ -1,0 +1,1 @@
+"""Cameras, poses and COLMAP's convention: the only half pixel."""

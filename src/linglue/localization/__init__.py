@@ -1,0 +1,1 @@
+"""Camera poses of new images in a model."""

@@ -1,0 +1,165 @@
+"""Many images localized in one map, with a record that survives interruption."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from linglue.core.atomic import atomic_path
+from linglue.core.fingerprint import file_sha256, settings_hash
+from linglue.errors import LinGlueError
+from linglue.geometry.pose import Pose
+from linglue.localization.localizer import Localization, LocalizeConfig, Localizer
+from linglue.localization.queries import Query, describe_camera, problem_line
+from linglue.sfm.workspace import Workspace
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Located:
+    """What is recorded about one image."""
+
+    name: str
+    made_from: str  # fingerprint of image, map and settings
+    cam_from_world: tuple[float, ...] | None  # qw qx qy qz tx ty tz
+    reason: str | None  # why there is no pose
+    inliers: int
+    correspondences: int
+    camera: str  # MODEL width height params…, as used
+    retrieved: tuple[str, ...]
+    seconds: float
+
+    @classmethod
+    def of(cls, name: str, made_from: str, found: Localization) -> Located:
+        pose = found.cam_from_world
+        return cls(
+            name,
+            made_from,
+            None if pose is None else tuple(pose.numbers.tolist()),
+            found.reason,
+            found.inliers,
+            found.correspondences,
+            describe_camera(found.camera),
+            found.retrieved,
+            sum(found.timing.values()),
+        )
+
+    @property
+    def pose(self) -> Pose | None:
+        return None if self.cam_from_world is None else Pose.from_numbers(np.array(self.cam_from_world))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What localizing many images did."""
+
+    located: list[Located]  # in the order of the queries, also those without a pose
+    problems: list[str]  # one line about each image that could not be used
+    made: int
+    kept: int  # were there already
+
+
+def map_settings(work: Workspace, config: LocalizeConfig, matcher: Mapping[str, Any]) -> dict[str, Any]:
+    """All that decides where an image is found, but the image itself: map, configuration and matcher."""
+    with work.features() as store:
+        features = settings_hash(store.made_from())
+    return {
+        "linglue": version("linglue"),
+        "features": features,
+        "model": {path.name: file_sha256(path) for path in sorted(work.model.iterdir()) if path.is_file()},
+        "config": asdict(config),
+        **matcher,
+    }
+
+
+def localize_queries(
+    queries: Sequence[Query], load_map: Callable[[], Localizer], settings: Mapping[str, Any], record: Path
+) -> Run:
+    """Localize all images; those that `record` has from the same image, camera and `settings` are kept.
+
+    The record is a file of JSON lines, one per image, written as they are finished: a killed run loses the image it was
+    working on. The map is loaded only if there is something to do.
+    """
+    problems: list[str] = []
+    found: dict[str, Located] = {}
+    with _locked(record):
+        known = _read_record(record)
+        _write_record(record, known.values())  # without what a killed run left of its last line
+        todo: list[tuple[Query, str]] = []
+        for query in queries:
+            try:
+                camera = {"camera": describe_camera(query.camera), "refine": query.refine_camera}
+                made_from = settings_hash({**settings, **camera, "image": file_sha256(query.path)})
+            except LinGlueError as error:
+                problems.append(problem_line(query.name, query.path, error))
+                continue
+            if query.name in known and known[query.name].made_from == made_from:
+                found[query.name] = known[query.name]
+            else:
+                todo.append((query, made_from))
+        kept = len(found)
+        if todo:
+            localizer = load_map()
+            bar = tqdm(todo, initial=kept, total=kept + len(todo), desc="localize", unit="image", disable=None)
+            with record.open("a", encoding="utf-8") as file:
+                for query, made_from in bar:
+                    try:
+                        result = localizer.localize(query.path, query.camera, query.refine_camera)
+                    except LinGlueError as error:
+                        problems.append(problem_line(query.name, query.path, error))
+                        continue
+                    found[query.name] = Located.of(query.name, made_from, result)
+                    file.write(_line(found[query.name]))
+                    file.flush()
+            _write_record(record, {**known, **found}.values())
+    return Run([found[query.name] for query in queries if query.name in found], problems, len(found) - kept, kept)
+
+
+@contextmanager
+def _locked(record: Path) -> Iterator[None]:
+    """Hold the record alone. A second process waits and then finds the work done; a killed one holds no lock."""
+    lock = FileLock(record.with_name(f".{record.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        _log.warning("%s: another process works on it, waiting until it has finished", record)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _line(located: Located) -> str:
+    return json.dumps(asdict(located)) + "\n"
+
+
+def _read_record(path: Path) -> dict[str, Located]:
+    """By name, the last one of each; lines that cannot be read, as of a killed run, are skipped."""
+    found: dict[str, Located] = {}
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+            try:
+                values = json.loads(line)
+                lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+                found[values["name"]] = Located(**{**values, **lists})
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue
+    return found
+
+
+def _write_record(path: Path, located: Iterable[Located]) -> None:
+    """One line per image, whole, so that lines can be added."""
+    with atomic_path(path) as temporary:
+        temporary.write_text("".join(map(_line, located)), encoding="utf-8")

@@ -1,0 +1,107 @@
+"""Images to localize: those of a folder or of a list, and what is known about their cameras."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image as PillowImage
+
+from linglue.errors import LinGlueError
+from linglue.io.images import IMAGE_SUFFIXES, read_image
+from linglue.sfm.cameras import CameraConfig, assign_cameras, read_intrinsics
+from linglue.sfm.scan import ORIENTATION, UPRIGHT
+from linglue.types import ImageSize
+
+if TYPE_CHECKING:
+    import pycolmap
+
+_FIRST_TURNED = 5  # EXIF orientations from here on swap width and height
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """An image to localize."""
+
+    name: str
+    path: Path
+    camera: pycolmap.Camera
+    refine_camera: bool  # its intrinsics are only a guess
+
+
+def find_queries(source: Path, images: Path | None, intrinsics: str | None) -> tuple[list[Query], list[str]]:
+    """The images of a folder, or those of a list with intrinsics, relative to `images`; and lines about problems.
+
+    A list has lines `name MODEL width height params…`, as hloc's and Aachen's. The cameras of a folder's images come
+    from `intrinsics` (see `CameraConfig`), EXIF or a guess.
+    """
+    if source.is_dir():
+        if images is not None:
+            raise LinGlueError(f"--images is {images}, it works only with a list of queries; {source} is a folder")
+        return _from_folder(source, intrinsics)
+    if not source.is_file():
+        raise LinGlueError(f"{source}: no such file, expected a folder of images or a list of them")
+    if source.suffix.lower() in IMAGE_SUFFIXES:
+        raise LinGlueError(f"{source}: is an image, expected a folder of images or a list of them")
+    if intrinsics is not None:
+        raise LinGlueError(f"--intrinsics is {intrinsics}, it works only with a folder; the list {source} has its own")
+    if images is None or not images.is_dir():
+        raise LinGlueError(f"{source}: is a list of queries, it works only with --images and the folder they lie in")
+    queries, problems = [], []
+    for name, camera in read_intrinsics(source).items():
+        try:
+            size = upright_size(images / name)
+            if (camera.width, camera.height) != size:
+                raise LinGlueError(
+                    f"{source} says {camera.width}x{camera.height} pixels, it has {size.width}x{size.height}"
+                )
+            queries.append(Query(name, images / name, camera, refine_camera=False))
+        except LinGlueError as error:
+            problems.append(problem_line(name, images / name, error))
+    return queries, problems
+
+
+def _from_folder(folder: Path, intrinsics: str | None) -> tuple[list[Query], list[str]]:
+    paths = {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in IMAGE_SUFFIXES and not any(p.startswith(".") for p in path.relative_to(folder).parts)
+    }
+    if not paths:
+        raise LinGlueError(f"{folder}: holds no photograph (expected: {', '.join(sorted(IMAGE_SUFFIXES))})")
+    sizes: dict[str, ImageSize] = {}
+    problems = []
+    for name, path in paths.items():
+        try:
+            sizes[name] = upright_size(path)
+        except LinGlueError as error:
+            problems.append(problem_line(name, path, error))
+    if not sizes:
+        return [], problems
+    config = CameraConfig(sharing="image", intrinsics=intrinsics)
+    cameras = assign_cameras({name: paths[name] for name in sizes}, sizes, config)
+    queries = [Query(name, paths[name], cameras.by_name[name], name not in cameras.given) for name in sizes]
+    return queries, [*problems, *cameras.problems]
+
+
+def upright_size(path: Path) -> ImageSize:
+    """(width, height) with the EXIF rotation applied, from the header where that is enough."""
+    try:
+        with PillowImage.open(path) as image:
+            width, height = image.size
+            turned = image.getexif().get(ORIENTATION, UPRIGHT) >= _FIRST_TURNED
+            return ImageSize(height, width) if turned else ImageSize(width, height)
+    except Exception:  # Pillow raises many types on damaged files; the decoder says what is wrong, or can read it
+        height, width = read_image(path).shape[:2]
+        return ImageSize(width, height)
+
+
+def describe_camera(camera: pycolmap.Camera) -> str:
+    """MODEL width height params…, as in lists of intrinsics."""
+    return " ".join([camera.model.name, str(camera.width), str(camera.height), *map(repr, camera.params.tolist())])
+
+
+def problem_line(name: str, path: Path, error: LinGlueError) -> str:
+    """What is told about an image that cannot be used."""
+    return f"{name}: left out ({str(error).removeprefix(f'{path}: ')})"

@@ -1,0 +1,180 @@
+"""Better matches for a COLMAP database with SIFT features: matched pair by pair, then verified for the mapper."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from linglue.core.fingerprint import settings_hash
+from linglue.errors import LinGlueError
+from linglue.geometry.colmap import colmap_from_pixel, quiet_pycolmap
+from linglue.io.colmap_database import DatabaseImage, check_database, open_database, read_features, read_images
+from linglue.io.colmap_matches import IdPair, MatchReplacer
+from linglue.io.pair_list import read_pairs
+from linglue.sfm.match import FEATURES_KEPT, Recipe
+from linglue.types import Features
+
+if TYPE_CHECKING:
+    import pycolmap
+
+EXISTING, EXHAUSTIVE = "existing", "exhaustive"
+
+
+@dataclass(frozen=True)
+class Rematched:
+    """What was done to the database."""
+
+    pairs: int
+    made: int
+    kept: int  # were there already, from the same features and settings
+    matches: int
+    verified: int | None  # pairs with a two-view geometry that a mapper can use; None if not asked for
+    inliers: int | None
+
+
+def match_database(path: str | Path, pairs: str | Path, recipe: Recipe, verify: bool = True) -> Rematched:
+    """Replace the matches of `pairs` in the database by those of `recipe`, and their two-view geometries.
+
+    `pairs`: "existing" (those the database has matches of), "exhaustive", or a pair list file. Each pair is replaced in
+    one transaction and remembered with what it was made from: the next run goes on where a killed one was.
+    """
+    path = Path(path)
+    check_database(path)
+    with (
+        _alone(path),
+        open_database(path) as database,
+        MatchReplacer(path) as replacer,
+    ):
+        images = {image.image_id: image for image in read_images(database).values()}
+        chosen = _choose(path, pairs, images, replacer)
+        made, matches = _match(path, chosen, images, recipe, database, replacer)
+        verified, inliers = _verify(chosen, images, database, replacer) if verify else (None, None)
+    return Rematched(len(chosen), made, len(chosen) - made, matches, verified, inliers)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    lock = FileLock(path.with_name(f".{path.name}.lock"))  # nobody holds it after a crash
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise LinGlueError(f"{path}: another process is matching it, expected one at a time") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _choose(
+    path: Path, pairs: str | Path, images: Mapping[int, DatabaseImage], replacer: MatchReplacer
+) -> list[IdPair]:
+    """The pairs to match; those that share an image follow each other."""
+    if pairs == EXISTING:
+        chosen = replacer.pairs()
+        if not chosen:
+            raise LinGlueError(
+                f"{path}: has no matches whose pairs could be used, expected pairs {EXHAUSTIVE} or a list"
+            )
+    elif pairs == EXHAUSTIVE:
+        chosen = list(combinations(images, 2))
+        if not chosen:
+            raise LinGlueError(f"{path}: has {len(images)} images, expected at least 2")
+    else:
+        ids = {image.name: image.image_id for image in images.values()}
+        listed = read_pairs(Path(pairs))
+        unknown = next((name for pair in listed for name in pair if name not in ids), None)
+        if unknown is not None:
+            raise LinGlueError(f"{pairs}: names the image {unknown!r}, which is not among the {len(ids)} of {path}")
+        chosen = [(ids[name0], ids[name1]) for name0, name1 in listed]
+        if not chosen:
+            raise LinGlueError(f"{pairs}: holds no pair, expected at least one")
+    return sorted((min(pair), max(pair)) for pair in chosen)
+
+
+def _match(
+    path: Path,
+    pairs: Sequence[IdPair],
+    images: Mapping[int, DatabaseImage],
+    recipe: Recipe,
+    database: pycolmap.Database,
+    replacer: MatchReplacer,
+) -> tuple[int, int]:
+    """Number of pairs that had to be matched, and of matches of all pairs."""
+
+    @lru_cache(FEATURES_KEPT)
+    def load(image_id: int) -> Features:
+        try:
+            features = read_features(database, images[image_id])
+        except LinGlueError as error:
+            raise LinGlueError(f"{path}: {error}") from error
+        if len(features) and features.dim == 0:
+            raise LinGlueError(f"{path}: image {images[image_id].name!r} has no descriptors, needed are COLMAP's SIFT")
+        return features
+
+    used = sorted({image_id for pair in pairs for image_id in pair})
+    digests = {i: _digest(load(i)) for i in tqdm(used, desc="read features", unit="image", disable=None)}
+    if not any(database.num_keypoints_for_image(image_id) for image_id in used):
+        raise LinGlueError(f"{path}: its images have no keypoints, they must be extracted first")
+    settings = recipe.settings()
+    made_from = {pair: settings_hash({**settings, "features": [digests[i] for i in pair]}) for pair in pairs}
+    done = replacer.made_from()
+    missing = [pair for pair in pairs if done.get(pair) != made_from[pair]]
+    if missing:
+        match = recipe.build()
+    bar = tqdm(total=len(pairs), initial=len(pairs) - len(missing), desc="match", unit="pair", disable=None)
+    with bar:
+        for pair in missing:
+            features0, features1 = load(pair[0]), load(pair[1])
+            found = len(features0) > 0 and len(features1) > 0
+            indices = match(features0, features1)[0] if found else np.zeros((0, 2), np.int64)
+            replacer.put(*pair, made_from[pair], indices)
+            bar.update()
+    return len(missing), sum(len(database.read_matches(*pair)) for pair in pairs)
+
+
+def _verify(
+    pairs: Sequence[IdPair],
+    images: Mapping[int, DatabaseImage],
+    database: pycolmap.Database,
+    replacer: MatchReplacer,
+) -> tuple[int, int]:
+    """Two-view geometries where there are none; number of usable pairs and of their inliers.
+
+    Pair by pair, as pycolmap's own loop verifies the whole database, and an exception in its threads ends the process.
+    """
+    colmap = quiet_pycolmap("verification")
+    options = colmap.TwoViewGeometryOptions()
+    options.ransac.random_seed = 0  # same input, same output
+    cameras = {camera.camera_id: camera for camera in database.read_all_cameras()}
+
+    @lru_cache(FEATURES_KEPT)
+    def view(image_id: int) -> tuple[pycolmap.Camera, np.ndarray]:
+        image = images[image_id]
+        return cameras[image.camera_id], colmap_from_pixel(read_features(database, image).keypoints)
+
+    done = set(replacer.verified())
+    missing = [pair for pair in pairs if pair not in done]
+    for image_id0, image_id1 in tqdm(missing, desc="verify", unit="pair", disable=None):
+        matches = database.read_matches(image_id0, image_id1)
+        geometry = colmap.estimate_two_view_geometry(*view(image_id0), *view(image_id1), matches, options)
+        database.write_two_view_geometry(image_id0, image_id1, geometry)
+    inliers = [len(database.read_two_view_geometry(*pair).inlier_matches) for pair in pairs]
+    usable = [count for count in inliers if count >= options.min_num_inliers]
+    return len(usable), sum(usable)
+
+
+def _digest(features: Features) -> str:
+    digest = hashlib.sha256()
+    for array in (features.keypoints, features.descriptors, features.scales, features.oris):
+        digest.update(b"" if array is None else array.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,131 @@
+"""A finished sparse model: its numbers, its colours, its folder, and how far it is from the truth."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from linglue.errors import LinGlueError
+from linglue.geometry.colmap import quiet_pycolmap
+from linglue.io.images import read_image
+
+if TYPE_CHECKING:
+    import pycolmap
+
+_PURPOSE = "a 3D model"
+
+
+@dataclass(frozen=True)
+class ModelStatistics:
+    """What the ETH benchmark reports of a model."""
+
+    images: int  # that were given
+    registered: int  # that have a pose
+    points: int
+    observations: int
+    track_length: float  # mean observations per point
+    observations_per_image: float  # mean over registered images
+    reprojection_error: float  # pixels, mean over points
+
+    @classmethod
+    def of(cls, model: pycolmap.Reconstruction, images: int) -> ModelStatistics:
+        return cls(
+            images=images,
+            registered=model.num_reg_images(),
+            points=model.num_points3D(),
+            observations=model.compute_num_observations(),
+            track_length=model.compute_mean_track_length(),
+            observations_per_image=model.compute_mean_observations_per_reg_image(),
+            reprojection_error=model.compute_mean_reprojection_error(),
+        )
+
+
+def registered_names(model: pycolmap.Reconstruction) -> list[str]:
+    """Images with a pose, sorted."""
+    return sorted(model.image(number).name for number in model.reg_image_ids())
+
+
+def colour_points(model: pycolmap.Reconstruction, paths: Mapping[str, Path]) -> None:
+    """Give each point the mean colour of the pixels that show it, in upright photographs, by image name."""
+    ids = np.array(sorted(model.point3D_ids()), dtype=np.uint64)
+    sums, counts = np.zeros((len(ids), 3)), np.zeros(len(ids))
+    for number in tqdm(model.reg_image_ids(), desc="colours", unit="image", disable=None):
+        image = model.image(number)
+        observed = image.get_observation_points2D()
+        if not len(observed):
+            continue
+        rows = np.searchsorted(ids, np.array([point.point3D_id for point in observed], dtype=np.uint64))
+        photo = read_image(paths[image.name])
+        # COLMAP counts from the corner of the top-left pixel: the whole part is the pixel that holds the point.
+        x, y = np.array([point.xy for point in observed]).astype(np.int64).T
+        pixels = photo[np.clip(y, 0, photo.shape[0] - 1), np.clip(x, 0, photo.shape[1] - 1)]
+        np.add.at(sums, rows, pixels)
+        np.add.at(counts, rows, 1)
+    means = np.rint(sums / np.maximum(counts, 1)[:, None]).astype(np.uint8)
+    for point_id, mean in zip(ids.tolist(), means, strict=True):
+        model.point3D(point_id).color = mean
+
+
+def write_model(model: pycolmap.Reconstruction, folder: Path) -> None:
+    """Write COLMAP's binary files into `folder`, which appears whole; what was there before is replaced."""
+    partial, old = (folder.with_name(f".{folder.name}.{state}") for state in ("part", "old"))
+    try:
+        for leftover in (partial, old):  # of a run that was killed
+            shutil.rmtree(leftover, ignore_errors=True)
+        partial.mkdir()
+        model.write_binary(partial)
+        if folder.exists():  # no system call replaces a folder that is not empty
+            folder.rename(old)
+        partial.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    except (OSError, RuntimeError) as error:
+        raise LinGlueError(f"{folder}: the model cannot be written ({str(error).splitlines()[0]})") from error
+
+
+def read_model(folder: Path) -> pycolmap.Reconstruction:
+    """A model in COLMAP's binary or text files."""
+    if not folder.is_dir():
+        raise LinGlueError(f"{folder}: no such folder, expected one with a COLMAP model")
+    try:
+        return quiet_pycolmap(_PURPOSE).Reconstruction(folder)
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0].rpartition("] ")[2]
+        raise LinGlueError(f"{folder}: holds no COLMAP model that can be read ({reason})") from error
+
+
+def aligned_errors(
+    model: pycolmap.Reconstruction, truth: Mapping[str, NDArray[np.float64]]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Errors of the registered cameras by image name, after the similarity that best aligns their positions.
+
+    truth: (3, 4) cam_from_world by image name; images without truth are left out. Returns the distances of positions
+    in the truth's unit, and the angles of rotations in degrees.
+    """
+    pycolmap = quiet_pycolmap(_PURPOSE)
+    names = [name for name in registered_names(model) if name in truth]
+    if len(names) < 3:
+        raise LinGlueError(f"{len(names)} registered images have a true pose, expected at least 3 to align a model")
+    poses = {image.name: image.cam_from_world() for image in map(model.image, model.reg_image_ids())}
+    true = {name: pycolmap.Rigid3d(np.asarray(truth[name], dtype=np.float64)) for name in names}
+    true_from_model = pycolmap.estimate_sim3d(
+        np.array([poses[name].inverse().translation for name in names]),
+        np.array([true[name].inverse().translation for name in names]),
+    )
+    if true_from_model is None:
+        raise LinGlueError(
+            f"the {len(names)} cameras with a true pose lie in one place or on a line: cannot be aligned"
+        )
+    positions, angles = {}, {}
+    for name in names:
+        place = true_from_model * poses[name].inverse().translation
+        positions[name] = float(np.linalg.norm(place - true[name].inverse().translation))
+        turned = poses[name].rotation * true_from_model.rotation.inverse()
+        angles[name] = float(np.rad2deg((turned * true[name].rotation.inverse()).angle()))
+    return positions, angles

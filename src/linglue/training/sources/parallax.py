@@ -1,0 +1,225 @@
+"""Pairs of views of a scene with depth: grounds, facades, boxes, posters and relief that occlude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from linglue.errors import LinGlueError
+from linglue.io.images import Image
+from linglue.training.sources.pairs import Flags, ImagePair, Points, grid_points
+from linglue.training.sources.photometric import PhotometricConfig, perturb
+from linglue.training.sources.photos import Deck
+from linglue.training.sources.scene import NOTHING, Camera, Geometry, colour, see
+from linglue.training.sources.warp import fill
+from linglue.training.sources.world import World, WorldConfig, build_world
+from linglue.types import ImageSize
+
+ATTEMPTS = 200  # scenes drawn before giving up
+CAMERAS = 12  # second cameras tried per scene
+RIM = 2  # pixels around a jump in depth where a keypoint may belong to either side
+BEND = 0.02  # relative second difference of inverse depth that counts as a jump: it is zero on any plane
+TOLERANCE = 0.01  # relative difference of depths that are the same
+
+
+@dataclass(frozen=True)
+class ParallaxConfig:
+    """What the two cameras may do. Angles in degrees, lengths in pixels unless said otherwise."""
+
+    longer_side: tuple[int, int] = (480, 1024)
+    aspect: tuple[float, float] = (0.56, 1.0)
+    baseline: float = 60.0  # angle at the scene's middle between the cameras
+    zoom: float = 3.0  # largest ratio of the scales of the two views
+    roll: float = 45.0
+    any_roll: float = 0.1
+    upright: float = 0.4  # share of pairs with less than a tenth of that roll, as people hold cameras
+    overlap: tuple[float, float] = (0.12, 0.95)  # geometric mean of the shares of the two images seen in the other
+    world: WorldConfig = field(default_factory=WorldConfig)
+    photometric: PhotometricConfig = field(default_factory=PhotometricConfig)
+
+
+@dataclass(frozen=True, eq=False)
+class DepthMapper:
+    """Maps points of view a into view b by the exact depth under them, with occlusion."""
+
+    a: Geometry
+    b: Geometry
+    doubtful_a: NDArray[np.bool_]  # (H, W) pixels near a jump in depth
+    doubtful_b: NDArray[np.bool_]
+
+    def __call__(self, points: Points) -> tuple[Points, Flags]:
+        start: NDArray[np.float64] = np.asarray(points, dtype=np.float64)
+        pixel, framed_a = _pixels(start, self.a)
+        face = np.where(framed_a, self.a.face[pixel[:, 1], pixel[:, 0]], NOTHING)
+        known = (face != NOTHING) & ~self.doubtful_a[pixel[:, 1], pixel[:, 0]]
+        inverse_depth = np.where(known, _inverse_depth(start, face, self.a), 1.0)
+        mapped, depth = self.b.camera.project(self.a.camera.lift(start, inverse_depth))
+        mapped = np.nan_to_num(mapped, nan=-1e6)  # behind the camera is just out of frame
+
+        target, framed_b = _pixels(mapped, self.b)
+        face_b = self.b.face[target[:, 1], target[:, 0]]
+        same = (face_b != NOTHING) & (self.b.surface[face_b] == self.a.surface[face])
+        seen = np.abs(_inverse_depth(mapped, face_b, self.b) * depth - 1) < TOLERANCE
+        doubtful = framed_b & self.doubtful_b[target[:, 1], target[:, 0]]
+        sky = framed_a & (face == NOTHING)  # certainly without a partner
+        mapped[sky] = -1e6
+        mapped[~sky & (~known | doubtful)] = np.nan
+        return mapped, known & framed_b & ~doubtful & same & seen
+
+
+def _pixels(points: Points, geometry: Geometry) -> tuple[NDArray[np.int64], Flags]:
+    """(N, 2) the pixel that holds each point, clipped to the image, and (N,) whether it is in the frame."""
+    limit = np.array(geometry.camera.size) - 1
+    framed = np.asarray(((points >= 0) & (points <= limit)).all(axis=1))
+    return np.clip(np.rint(np.nan_to_num(points)), 0, limit).astype(np.int64), framed
+
+
+def _inverse_depth(points: Points, face: NDArray[np.int32], geometry: Geometry) -> NDArray[np.float64]:
+    """(N,) inverse depth of the plane of each face under the points, exact between pixels too."""
+    row = geometry.planes[face, 2]
+    return np.asarray(row[:, 0] * points[:, 0] + row[:, 1] * points[:, 1] + row[:, 2])
+
+
+def doubtful_pixels(geometry: Geometry) -> NDArray[np.bool_]:
+    """(H, W) pixels within RIM of a jump in depth."""
+    bend = np.abs(cv2.Laplacian(geometry.inverse_depth, cv2.CV_32F, ksize=1))
+    jump = (bend > BEND * geometry.inverse_depth + 1e-6).view(np.uint8)
+    return cv2.dilate(jump, np.ones((2 * RIM + 1, 2 * RIM + 1), dtype=np.uint8)).view(np.bool_)
+
+
+class ParallaxGenerator:
+    """Makes pairs of views of random scenes of textured, occluding surfaces."""
+
+    def __init__(self, config: ParallaxConfig | None = None) -> None:
+        self.config = config or ParallaxConfig()
+
+    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImagePair:
+        """One new pair; its overlap lies within the configured bounds."""
+        for _ in range(ATTEMPTS):
+            deck = Deck(photos, rng)
+            world = build_world(deck, self.config.world, rng)
+            views = self._views(world, rng)
+            if views is not None:
+                return self._render(world, views, deck, rng)
+        raise LinGlueError(f"no pair of views with an overlap in {self.config.overlap} found in {ATTEMPTS} scenes")
+
+    def _views(self, world: World, rng: np.random.Generator) -> tuple[Geometry, Geometry] | None:
+        """Two views whose overlap is spread evenly over its range, judged on small pictures of the flattened scene."""
+        config = self.config
+        wanted = rng.uniform(*config.overlap)
+        first = self._first_camera(rng)
+        glance = see(world.flat, _shrunk(first))
+        if (glance.face == NOTHING).mean() > 0.5:
+            return None
+        roll, effort = self._roll(rng), rng.uniform(0.2, 1)
+        tried = []
+        for _ in range(CAMERAS):
+            second = self._second_camera(first, roll, effort, rng)
+            tried.append((abs(_overlap(glance, see(world.flat, _shrunk(second))) - wanted), second))
+            if tried[-1][0] < 0.06:
+                break
+        zero = see(world.surfaces, first)
+        for _, second in sorted(tried, key=lambda entry: entry[0])[:3]:
+            one = see(world.surfaces, second)
+            if config.overlap[0] <= _overlap(zero, one):
+                return (zero, one) if rng.random() < 0.5 else (one, zero)
+        return None
+
+    def _first_camera(self, rng: np.random.Generator) -> Camera:
+        size = self._size(rng)
+        azimuth, elevation = np.deg2rad(rng.uniform(-30, 30)), np.deg2rad(rng.uniform(-5, 30))
+        focal = max(size) * rng.uniform(0.9, 1.5)
+        return _orbit(size, focal, azimuth, elevation, rng.uniform(6.0, 9.0), 0.1 * self._roll(rng), rng)
+
+    def _second_camera(self, first: Camera, roll: float, effort: float, rng: np.random.Generator) -> Camera:
+        """Moved around the scene, closer or farther, by up to `effort` (0 to 1) of what is allowed, and rolled."""
+        size = self._size(rng)
+        x, y, z = first.centre
+        distance = float(np.linalg.norm(first.centre))
+        azimuth = np.arctan2(x, -z) + np.deg2rad(self.config.baseline) * rng.uniform(-effort, effort)
+        azimuth = np.clip(azimuth, -1.2, 1.2)  # stay in front of the backdrop
+        elevation = np.clip(np.arcsin(-y / distance) + rng.normal(0, 0.25 * effort), -0.1, 0.9)
+        zoom = self.config.zoom ** rng.uniform(-effort, effort)
+        nearer = float(np.clip(distance / zoom ** rng.uniform(0.3, 1), 4.8, 14.0))
+        focal = zoom * first.focal * nearer / distance
+        focal = float(np.clip(focal, 0.7 * max(size), 3.0 * max(size)))
+        return _orbit(size, focal, float(azimuth), float(elevation), nearer, roll, rng)
+
+    def _size(self, rng: np.random.Generator) -> ImageSize:
+        longer = rng.uniform(*self.config.longer_side)
+        sides = round(longer), round(longer * rng.uniform(*self.config.aspect))
+        return ImageSize(*sides) if rng.random() < 0.6 else ImageSize(*sides[::-1])
+
+    def _roll(self, rng: np.random.Generator) -> float:
+        draw = rng.random()
+        limit = self.config.roll
+        if draw < self.config.any_roll:
+            limit = 180.0
+        elif draw < self.config.any_roll + self.config.upright:
+            limit = 0.1 * limit
+        return float(np.deg2rad(rng.uniform(-limit, limit)))
+
+    def _render(
+        self, world: World, views: tuple[Geometry, Geometry], deck: Deck, rng: np.random.Generator
+    ) -> ImagePair:
+        zero, one = views
+        images = [
+            perturb(colour(world.surfaces, view, _sky(view.camera.size, deck, rng)), rng, self.config.photometric)
+            for view in views
+        ]
+        doubtful = [doubtful_pixels(view) for view in views]
+        return ImagePair(
+            images[0],
+            images[1],
+            DepthMapper(zero, one, doubtful[0], doubtful[1]),
+            DepthMapper(one, zero, doubtful[1], doubtful[0]),
+        )
+
+
+def _orbit(
+    size: ImageSize,
+    focal: float,
+    azimuth: float,
+    elevation: float,
+    distance: float,
+    roll: float,
+    rng: np.random.Generator,
+) -> Camera:
+    """A camera at the given place around the origin (angles in radians) that looks about there."""
+    level = np.array([np.sin(azimuth), 0, -np.cos(azimuth)])
+    centre = distance * (np.cos(elevation) * level + np.sin(elevation) * np.array([0, -1, 0]))
+    reach = 0.25 * max(size) / focal * distance  # a quarter of what is in the frame
+    forward = rng.uniform(-reach, reach, 3) * [1, 0.5, 1] - centre
+    forward /= np.linalg.norm(forward)
+    right = np.cross([0.0, 1.0, 0.0], forward)
+    right /= np.linalg.norm(right)
+    upright = np.stack([right, np.cross(forward, right), forward])
+    c, s = np.cos(roll), np.sin(roll)
+    return Camera(size, focal, np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]]) @ upright, centre)
+
+
+def _shrunk(camera: Camera) -> Camera:
+    """The same view in a tenth of the pixels per side."""
+    size = ImageSize(camera.size.width // 10, camera.size.height // 10)
+    return Camera(size, camera.focal * size.width / camera.size.width, camera.rotation, camera.centre)
+
+
+def _overlap(zero: Geometry, one: Geometry) -> float:
+    """Geometric mean of the shares of the two images that are seen in the other."""
+    shares = []
+    for a, b in ((zero, one), (one, zero)):
+        sure_a, sure_b = (np.zeros(g.face.shape, dtype=np.bool_) for g in (a, b))
+        shares.append(DepthMapper(a, b, sure_a, sure_b)(grid_points(*a.camera.size, 16))[1].mean())
+    return float(np.sqrt(shares[0] * shares[1]))
+
+
+def _sky(size: ImageSize, deck: Deck, rng: np.random.Generator) -> Image:
+    """(H, W, 3) what is behind the scene: a gradient or some photograph that is nowhere else."""
+    if rng.random() < 0.3 and not deck.exhausted:
+        return fill(deck.draw(), size, rng)
+    knots = np.clip(rng.uniform(60, 230) + rng.normal(0, 25, (3, 3, 3)), 0, 255).astype(np.uint8)
+    return np.asarray(cv2.resize(knots, tuple(size), interpolation=cv2.INTER_CUBIC), dtype=np.uint8)

@@ -1,0 +1,286 @@
+"""Real image sets reconstructed once by COLMAP: pairs with triangulated correspondences, and scenes with known poses.
+
+    python -m linglue.training.sources.sfm IMAGES -o FOLDER [--export-pose-scene DIR]
+
+A scene's folder holds settings.json, database.db, sparse/ (the model), undistorted/images/ and, when all is done,
+scene.npz. A run that was interrupted goes on: features, matches and the model are not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from linglue.core.atomic import atomic_path
+from linglue.errors import LinGlueError
+from linglue.io.images import IMAGE_SUFFIXES, Image, read_image
+from linglue.training.sources.pairs import ImagePair
+from linglue.training.sources.photos import image_names
+from linglue.training.sources.pinhole import CENTRE, Pinhole, integer_centres
+from linglue.training.sources.tracks import SfmScene, load_scene
+from linglue.types import ImageSize
+
+SETTINGS = "settings.json"
+SCENE = "scene.npz"
+JPEG_QUALITY = 96  # of undistorted images
+
+
+@dataclass(frozen=True)
+class SfmConfig:
+    """How a set of images is reconstructed. Change anything and it is another reconstruction."""
+
+    max_features: int = 8192
+    max_image_size: int = 1600  # pixels, of feature extraction
+    sequential: bool = False  # match images with their neighbours in the order of names only: long videos
+    one_camera: bool | None = None  # all images by one camera and lens; None: if all are of one size
+    max_error: float = 2.0  # pixels: observations that reproject worse are dropped
+    seed: int = 0
+
+
+def reconstruct(images: Path, folder: Path, config: SfmConfig | None = None, threads: int = -1) -> SfmScene:
+    """Reconstruct the images of a folder into `folder`, or load what is there; with one thread it is repeatable."""
+    config = config or SfmConfig()
+    names = image_names(images, at_least=3)
+    _claim(folder, names, config)
+    if not (folder / SCENE).exists():
+        _detect(images, folder, names, config, threads)
+        _match(folder, config, threads)
+        model = _map(images, folder, config, threads)
+        _undistort(images, folder, model, threads)
+        _scene(folder, images.resolve().name, config.max_error).save(folder / SCENE)
+    return load_scene(folder / SCENE)
+
+
+def _claim(folder: Path, names: list[str], config: SfmConfig) -> None:
+    """Create the folder, or make sure that it belongs to the same images and settings."""
+    settings = {"images": names, **asdict(config)}
+    file = folder / SETTINGS
+    if file.exists():
+        known = json.loads(file.read_text())
+        differing = [name for name in settings if known.get(name) != settings[name]]
+        if differing:
+            raise LinGlueError(f"{folder}: holds a reconstruction with other {', '.join(differing)}, use a new folder")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_path(file) as partial:
+        partial.write_text(json.dumps(settings, indent=1))
+
+
+def _pycolmap() -> Any:
+    try:
+        import pycolmap
+    except ImportError as error:
+        raise LinGlueError("reconstruction needs pycolmap, which is not installed: pip install linglue[sfm]") from error
+    pycolmap.logging.minloglevel = pycolmap.logging.ERROR.value
+    return pycolmap
+
+
+def _detect(images: Path, folder: Path, names: list[str], config: SfmConfig, threads: int) -> None:
+    database = folder / "database.db"
+    if database.exists():
+        return
+    partial = folder / "database.partial.db"
+    for stray in folder.glob(f"{partial.name}*"):
+        stray.unlink()
+    pycolmap = _pycolmap()
+    one_camera = config.one_camera
+    if one_camera is None:
+        one_camera = len({read_image(images / name).shape for name in names}) == 1
+    options = pycolmap.FeatureExtractionOptions()
+    options.num_threads, options.max_image_size = threads, config.max_image_size
+    options.sift.max_num_features = config.max_features
+    mode = pycolmap.CameraMode.SINGLE if one_camera else pycolmap.CameraMode.AUTO
+    pycolmap.extract_features(partial, images, names, mode, extraction_options=options, device=pycolmap.Device.cpu)
+    partial.rename(database)
+
+
+def _match(folder: Path, config: SfmConfig, threads: int) -> None:
+    """COLMAP skips pairs that the database already has."""
+    pycolmap = _pycolmap()
+    pycolmap.set_random_seed(config.seed)
+    options, verification = pycolmap.FeatureMatchingOptions(), pycolmap.TwoViewGeometryOptions()
+    options.num_threads = threads
+    verification.ransac.random_seed = config.seed
+    match = pycolmap.match_sequential if config.sequential else pycolmap.match_exhaustive
+    match(folder / "database.db", options, verification_options=verification, device=pycolmap.Device.cpu)
+
+
+def _map(images: Path, folder: Path, config: SfmConfig, threads: int) -> Path:
+    """The folder of the largest model."""
+    pycolmap = _pycolmap()
+    target, partial = folder / "sparse", folder / "sparse.partial"
+    if not target.exists():
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        options = pycolmap.IncrementalPipelineOptions()
+        options.num_threads, options.random_seed, options.min_model_size = threads, config.seed, 3
+        models = pycolmap.incremental_mapping(folder / "database.db", images, partial, options)
+        if not models:
+            raise LinGlueError(f"{images}: cannot be reconstructed, expected overlapping photographs of one scene")
+        best = max(models, key=lambda number: models[number].num_reg_images())
+        (partial / str(best)).rename(target)
+        shutil.rmtree(partial)
+    return target
+
+
+def _undistort(images: Path, folder: Path, model: Path, threads: int) -> None:
+    target = folder / "undistorted"
+    shutil.rmtree(target, ignore_errors=True)
+    _pycolmap().undistort_images(target, model, images, jpeg_quality=JPEG_QUALITY, num_threads=threads)
+    for path in (target / "images").rglob("*"):
+        if path.suffix.lower() in IMAGE_SUFFIXES:
+            _drop_orientation(path)
+
+
+def _drop_orientation(path: Path) -> None:
+    """COLMAP ignores EXIF rotation but copies the tag: readers that apply it would turn the image under its points."""
+    stored = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    if stored is not None and not np.array_equal(stored, read_image(path)[..., ::-1]):
+        cv2.imwrite(str(path), stored, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+
+
+def _scene(folder: Path, name: str, max_error: float) -> SfmScene:
+    """The undistorted model as arrays."""
+    model = _pycolmap().Reconstruction(folder / "undistorted" / "sparse")
+    numbers = sorted(model.reg_image_ids(), key=lambda number: model.image(number).name)
+    points = model.points3D
+    row = {point: k for k, point in enumerate(sorted(points))}
+    world = np.array([points[point].xyz for point in row]).reshape(-1, 3)
+    images, cameras, observations = [], [], []
+    for index, number in enumerate(numbers):
+        image = model.image(number)
+        pose = image.cam_from_world().matrix()
+        k = integer_centres(image.camera.calibration_matrix())
+        camera = Pinhole(ImageSize(image.camera.width, image.camera.height), k, pose[:, :3], pose[:, 3])
+        seen = image.get_observation_points2D()
+        tracks = np.array([row[p.point3D_id] for p in seen], dtype=np.int64)
+        xy = np.array([p.xy for p in seen], dtype=np.float64).reshape(-1, 2) - CENTRE
+        error = np.linalg.norm(camera.project(world[tracks])[0] - xy, axis=1)
+        # Of several observations of one point in one image only the best stays.
+        order = np.lexsort((error, tracks))
+        first = order[np.unique(tracks[order], return_index=True)[1]]
+        keep = first[(error[first] <= max_error) & camera.framed(xy[first])]
+        images.append(image.name)
+        cameras.append(camera)
+        observations.append((np.full(len(keep), index, dtype=np.int64), tracks[keep], xy[keep]))
+    parts = [np.concatenate(column) for column in zip(*observations, strict=True)]
+    return SfmScene(name, images, cameras, world, parts[0], parts[1], parts[2])
+
+
+def export_pose_scene(folder: Path, target: Path) -> None:
+    """Write a reconstruction in the layout of `linglue eval pose`: images/NAME and gt/NAME.txt."""
+    scene = load_scene(folder / SCENE)
+    for part in ("images", "gt"):
+        (target / part).mkdir(parents=True, exist_ok=True)
+    for name, camera in zip(scene.images, scene.cameras, strict=True):
+        flat = name.replace("/", "_")
+        shutil.copyfile(folder / "undistorted" / "images" / name, target / "images" / flat)
+        rows = [tuple(camera.size), *camera.k, *camera.rotation, camera.translation]
+        lines = [" ".join(f"{float(value):.10g}" for value in row) for row in rows]
+        header = (
+            "# width height / K (3x3, pixel centres at integers) / R_cam_from_world (3x3) / t_cam_from_world (3), SfM"
+        )
+        with atomic_path(target / "gt" / f"{flat}.txt") as partial:
+            partial.write_text("\n".join([header, *lines, ""]))
+
+
+@dataclass(frozen=True)
+class TracksConfig:
+    """Which pairs of reconstructed scenes are drawn."""
+
+    folders: tuple[str, ...]  # of finished reconstructions
+    min_tracks: int = 150  # points both images observe; our keypoints meet a fraction of them
+    overlap: tuple[float, float] = (0.0, 0.8)  # these, by those of the image that observes fewer
+    radius: float = 1.5  # pixels around an observation in which a keypoint is that observation
+
+
+class SfmGenerator:
+    """Draws pairs of images of reconstructed scenes. Needs no photographs, and no pycolmap."""
+
+    def __init__(self, config: TracksConfig) -> None:
+        self.config = config
+        self._scenes: list[tuple[Path, SfmScene, list[tuple[int, int]]]] = []
+        for folder in map(Path, config.folders):
+            scene = load_scene(folder / SCENE)
+            pairs = self._pairs(scene)
+            if pairs:
+                self._scenes.append((folder, scene, pairs))
+        if not self._scenes:
+            raise LinGlueError(
+                f"{len(config.folders)} reconstructions hold no pair of images with {config.min_tracks} common points "
+                f"and an overlap in {config.overlap}"
+            )
+
+    def _pairs(self, scene: SfmScene) -> list[tuple[int, int]]:
+        shared = scene.shared_tracks()
+        fewer = np.minimum.outer(np.diag(shared), np.diag(shared))
+        overlap = shared / np.maximum(fewer, 1)
+        low, high = self.config.overlap
+        fit = (shared >= self.config.min_tracks) & (overlap >= low) & (overlap <= high)
+        return [(int(i), int(j)) for i, j in np.argwhere(fit) if i != j]
+
+    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImagePair:
+        """One pair; every scene is as likely as any other. `photos` are not used."""
+        folder, scene, pairs = self._scenes[int(rng.integers(len(self._scenes)))]
+        return load_pair(folder, scene, *pairs[int(rng.integers(len(pairs)))], self.config.radius)
+
+
+def load_pair(folder: Path, scene: SfmScene, zero: int, one: int, radius: float = 1.5) -> ImagePair:
+    """Read two undistorted images of a reconstruction, with what it knows about them."""
+    images = []
+    for number in (zero, one):
+        path, size = folder / "undistorted" / "images" / scene.images[number], scene.cameras[number].size
+        images.append(read_image(path))
+        if images[-1].shape[:2] != (size.height, size.width):
+            raise LinGlueError(f"{path}: image is not {size.width}x{size.height} as reconstructed, remove {folder}")
+    return ImagePair(
+        images[0],
+        images[1],
+        scene.mapper(zero, one, radius),
+        scene.mapper(one, zero, radius),
+        shows=frozenset({f"images:{scene.name}"}),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m linglue.training.sources.sfm", description="Reconstruct a set of images."
+    )
+    parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of photographs of one scene")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="where it is kept")
+    parser.add_argument(
+        "--export-pose-scene", type=Path, metavar="DIR", help="also write a scene for linglue eval pose"
+    )
+    parser.add_argument("--sequential", action="store_true", help="match neighbours in the order of names only: videos")
+    parser.add_argument("--threads", type=int, default=-1, metavar="N", help="all cores unless given; 1 is repeatable")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    options = parser.parse_args(arguments)
+    cv2.setNumThreads(max(1, options.threads))
+    try:
+        config = SfmConfig(sequential=options.sequential, seed=options.seed)
+        scene = reconstruct(options.images, options.output, config, options.threads)
+        if options.export_pose_scene is not None:
+            export_pose_scene(options.output, options.export_pose_scene)
+    except LinGlueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    found = len(image_names(options.images, at_least=3))
+    print(
+        f"{options.output}: {len(scene.images)} of {found} images, {len(scene.points)} points, "
+        f"{len(scene.xy)} observations"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

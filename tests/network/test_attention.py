@@ -1,0 +1,140 @@
+"""Attention against double loops over its equation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from linglue.matching.nearest import nearest_both_ways
+from linglue.matching.neighborhood import Selection, select
+from linglue.network import attention as module
+from linglue.network.attention import linear_attention, pairwise_attention, positive
+
+SIZE = torch.tensor([300.0, 200.0])
+
+
+def phi(x):
+    return F.elu(x) + 1
+
+
+def naive(query, key, value, allowed):
+    """One query (d,) over the keys (M, d) whose index is in `allowed`."""
+    top, bottom = torch.zeros(value.shape[1], dtype=query.dtype), torch.zeros((), dtype=query.dtype)
+    for j in sorted(allowed):
+        weight = phi(query) @ phi(key[j])
+        top, bottom = top + weight * value[j], bottom + weight
+    return top / bottom if allowed else top
+
+
+def random_tensors(*shapes, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=random) for shape in shapes]
+
+
+def test_positive_is_elu_plus_one():
+    x = torch.linspace(-30, 30, 1001)
+    torch.testing.assert_close(positive(x), phi(x))
+    assert (positive(x) > 0).all()
+
+
+def test_positive_has_the_derivative_of_elu():
+    x = torch.linspace(-5, 5, 41, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(positive, (x,))
+
+
+@pytest.mark.parametrize(("heads", "size"), [(1, 8), (4, 2), (8, 8)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_linear_attention_equals_equation(heads, size, masked):
+    query, key, value = random_tensors((2, 7, heads, size), (2, 9, heads, size), (2, 9, heads, size))
+    mask = torch.rand(2, 9, generator=torch.Generator().manual_seed(1)) < 0.6 if masked else None
+    found = linear_attention(query, key, value, mask)
+    for b in range(2):
+        allowed = set(range(9)) if mask is None else set(mask[b].nonzero()[:, 0].tolist())
+        for h in range(heads):
+            for i in range(7):
+                expected = naive(query[b, i, h], key[b, :, h], value[b, :, h], allowed)
+                torch.testing.assert_close(found[b, i, h], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_masked_keys_never_enter():
+    query, key, value = random_tensors((1, 5, 2, 4), (1, 6, 2, 4), (1, 6, 2, 4))
+    mask = torch.tensor([[True, True, True, True, False, False]])
+    other = value.clone()
+    other[:, 4:] = 1e6
+    expected = linear_attention(query, key[:, :4], value[:, :4])
+    torch.testing.assert_close(linear_attention(query, key, other, mask), expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)])
+def test_nothing_to_read_gives_zero(shape):
+    query, key = torch.randn(1, shape[0], 2, 4), torch.randn(1, shape[1], 2, 4)
+    assert torch.equal(linear_attention(query, key, key), torch.zeros_like(query))
+
+
+def selection(count: int = 60, targets: int = 45, separation: bool = True) -> Selection:
+    """Neighborhoods of random matches: more keypoints here than there, so that targets are shared."""
+    points0, points1, x0, x1 = random_tensors((count, 2), (targets, 2), (count, 6), (targets, 6), seed=2)
+    points0, points1 = points0.abs() * 60, points1.abs() * 60
+    nearest = nearest_both_ways(x0, x1)
+    return select(points0, points1, *nearest, SIZE, SIZE, 6.0, separation)
+
+
+def naive_pairwise(query, key, value, chosen):
+    """V = Σ_p V^p over the seeds, each within its two index sets."""
+    message = torch.zeros_like(query)
+    for p in chosen.seeds.tolist():
+        source, target = set(), set()
+        for i in range(len(query)):
+            near0 = (chosen.points0[i] - chosen.points0[p]).norm() <= chosen.reach0
+            if near0 and (chosen.matched[i] - chosen.matched[p]).norm() <= chosen.reach1:
+                source.add(i)
+                target.add(int(chosen.index[i]))
+        for i in source:
+            for h in range(query.shape[1]):
+                message[i, h] += naive(query[i, h], key[:, h], value[:, h], target)
+    return message
+
+
+@pytest.mark.parametrize("separation", [True, False])
+def test_pairwise_attention_equals_equation(separation):
+    chosen = selection(30, 20, separation)
+    query, key, value = random_tensors((30, 2, 4), (20, 2, 4), (20, 2, 4))
+    shared = [len(set(b.target.tolist())) < len(set(b.source.tolist())) for b in chosen.neighborhoods()]
+    assert any(shared), "the case of several sources with one target is covered"
+    expected = naive_pairwise(query, key, value, chosen)
+    torch.testing.assert_close(pairwise_attention(query, key, value, chosen), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_keypoints_in_no_neighborhood_receive_zero():
+    chosen = selection()
+    inside = {i for block in chosen.neighborhoods() for i in block.source.tolist()}
+    outside = [i for i in range(60) if i not in inside]
+    assert inside and outside
+    message = pairwise_attention(*random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4)), chosen)
+    assert not message[outside].any()
+    assert message[sorted(inside)].abs().sum((1, 2)).min() > 0
+
+
+@pytest.mark.parametrize("tokens", [1, 50, 300])
+def test_chunks_change_neither_result_nor_gradients(tokens, monkeypatch):
+    chosen = selection(separation=False)
+    results = []
+    for size in (1 << 16, tokens):
+        monkeypatch.setattr(module, "PADDED_TOKENS", size)
+        inputs = [x.requires_grad_() for x in random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4))]
+        message = pairwise_attention(*inputs, chosen)
+        (message * torch.linspace(-1, 1, message.numel()).reshape(message.shape)).sum().backward()
+        results.append([message.detach(), *(x.grad for x in inputs)])
+    for whole, cut in zip(*results, strict=True):
+        assert torch.isfinite(whole).all()
+        assert whole.abs().sum() > 0
+        torch.testing.assert_close(cut, whole, atol=1e-4, rtol=1e-4)
+
+
+def test_no_seeds_no_message():
+    empty = torch.zeros(0, dtype=torch.int64)
+    full = selection()
+    chosen = Selection(full.points0, full.matched, full.index, empty, full.reach0, full.reach1)
+    message = pairwise_attention(*random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4)), chosen)
+    assert torch.equal(message, torch.zeros(60, 2, 4))

@@ -1,0 +1,186 @@
+"""From photographs of known geometry to camera poses: accurate, tolerant of bad files, and immune to kill −9."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from linglue.errors import LinGlueError
+from linglue.io.pair_list import write_pairs
+from linglue.sfm.cameras import CameraConfig
+from linglue.sfm.extract import ExtractConfig
+from linglue.sfm.map import MappingConfig
+from linglue.sfm.match_store import MatchStore
+from linglue.sfm.pairs import PairsConfig
+from linglue.sfm.reconstruct import ReconstructConfig, reconstruct
+from linglue.sfm.sparse_model import aligned_errors, read_model
+from linglue.sfm.workspace import Workspace
+from rendered import FOCAL, SIZE, render, write_photos
+
+pytest.importorskip("pycolmap")
+
+CONFIG = ReconstructConfig(
+    extract=ExtractConfig(max_keypoints=500),
+    # COLMAP counts from the corner of the top-left pixel.
+    cameras=CameraConfig(intrinsics=f"{FOCAL},{FOCAL},{SIZE.width / 2},{SIZE.height / 2}"),
+    mapping=MappingConfig(threads=1),
+    pictures=False,
+)
+VIEWS = 6
+
+
+def truth():
+    return {view.name: view.cam_from_world for view in render(VIEWS)}
+
+
+def matches_of(path: Path) -> dict:
+    with MatchStore(path) as store:
+        return {pair: [values.tolist() for values in store.get(*pair)] for pair in store.counts()}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    write_photos(folder, render(VIEWS))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(photos, tmp_path_factory):
+    """One whole run with pictures, on one thread as the killed one, since threads may change last digits."""
+    work, threads = Workspace(tmp_path_factory.mktemp("finished")), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return work, reconstruct(photos, work, replace(CONFIG, pictures=True))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_poses_are_those_of_the_cameras(finished):
+    work, summary = finished
+    assert (summary.model.images, summary.model.registered, summary.unregistered) == (VIEWS, VIEWS, ())
+    assert summary.model.points > 150 and summary.model.track_length > 2.5
+    assert summary.model.reprojection_error < 0.6
+    assert summary.problems == summary.notes == ()
+    positions, angles = aligned_errors(read_model(work.model), truth())
+    assert max(positions.values()) < 0.02 and max(angles.values()) < 0.2  # metres at a distance of 6, degrees
+
+
+def test_everything_is_left_in_the_work_folder(finished):
+    work, summary = finished
+    names = ("features.db", "matches.db", "pairs.tsv", "database.db", "retrieval.npz", "summary.json")
+    assert all((work.folder / name).is_file() for name in names)
+    assert {path.name for path in work.model.iterdir()} >= {"cameras.bin", "images.bin", "points3D.bin"}
+    assert {path.name for path in work.pictures.iterdir()} == {"model.png", "matches.png"}
+    written = json.loads(work.summary.read_text())
+    assert written["model"]["points"] == summary.model.points
+    assert list(written["seconds"]) == [
+        "extract", "pairs", "match", "database", "verification", "model", "retrieval", "pictures"
+    ]  # fmt: skip
+
+
+def test_a_second_run_redoes_nothing(photos, finished):
+    work, first = finished
+    before = {path: path.stat().st_mtime_ns for path in [*work.model.iterdir(), work.database, work.retrieval]}
+    again = reconstruct(photos, work, replace(CONFIG, pictures=True))
+    assert again.model == first.model
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_changed_settings_change_the_model_and_keep_the_features(photos, finished, tmp_path):
+    work, first = finished
+    other = Workspace(tmp_path / "work")
+    subprocess.run(["cp", "-r", work.folder, other.folder], check=True)
+    few = replace(CONFIG, pairs=PairsConfig("sequential", overlap=1, loop_every=0))
+    second = reconstruct(photos, other, few)
+    assert second.matched_pairs == VIEWS - 1 < first.matched_pairs
+    assert matches_of(other.matches_file) == matches_of(work.matches_file)  # no pair was matched again
+
+
+def test_bad_files_are_a_line_each_and_the_rest_is_reconstructed(photos, tmp_path):
+    folder = tmp_path / "in"
+    subprocess.run(["cp", "-r", photos, folder], check=True)
+    room = folder / "room"
+    first, second, third = sorted(room.iterdir())[:3]
+    (room / "copy.png").write_bytes(first.read_bytes())
+    (room / "corrupt.jpg").write_bytes(b"\xff\xd8\xff\xe0 no more")
+    (room / "notes.txt").write_text("remember")
+    cv2.imwrite(str(room / "black.png"), np.zeros((SIZE.height, SIZE.width, 3), np.uint8))
+    # Stored lying on its side, as cameras do with portraits, and turned upright by EXIF.
+    exif = Image.Exif()
+    exif[274] = 8
+    with Image.open(second) as image:
+        image.transpose(Image.Transpose.ROTATE_270).save(room / "turned.jpg", exif=exif, quality=95)
+    second.unlink()
+    third.rename(third.with_suffix(".PNG"))
+    summary = reconstruct(folder, Workspace(tmp_path / "work"), CONFIG)
+    assert (summary.model.images, summary.model.registered) == (VIEWS, VIEWS)
+    assert [problem.split(": ")[0] for problem in summary.problems] == [
+        f"room/{name}" for name in ("notes.txt", "view 0.png", "black.png", "corrupt.jpg")
+    ]
+    assert summary.notes == ("room/turned.jpg: turned upright as its EXIF says",)
+    names = {
+        "room/view 0.png": "room/copy.png",
+        "room/view 1.png": "room/turned.jpg",
+        "room/view 2.png": "room/view 2.PNG",
+    }
+    true = {names.get(name, name): pose for name, pose in truth().items()}
+    positions, _ = aligned_errors(read_model(tmp_path / "work" / "model"), true)
+    assert len(positions) == VIEWS and max(positions.values()) < 0.03
+
+
+def test_a_list_may_name_what_turned_out_useless(photos, tmp_path):
+    folder = tmp_path / "in"
+    subprocess.run(["cp", "-r", photos, folder], check=True)
+    (folder / "corrupt.jpg").write_bytes(b"\xff\xd8\xff\xe0 no more")
+    names = [view.name for view in render(VIEWS)]
+    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 : i + 3]]
+    write_pairs(tmp_path / "pairs.tsv", [*pairs, ("corrupt.jpg", names[0])])
+    config = replace(CONFIG, pairs=PairsConfig("list"), pair_list=tmp_path / "pairs.tsv")
+    summary = reconstruct(folder, Workspace(tmp_path / "work"), config)
+    assert summary.matched_pairs == len(pairs)
+
+
+def test_one_photograph_is_not_enough(photos, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(next(photos.rglob("*.png")).read_bytes())
+    with pytest.raises(LinGlueError, match="1 usable photographs, expected at least 2"):
+        reconstruct(folder, Workspace(tmp_path / "work"), CONFIG)
+
+
+def test_two_processes_on_one_folder_both_succeed(photos, tmp_path):
+    command = [sys.executable, "-m", "linglue", "reconstruct", str(photos), "-o", str(tmp_path / "work"), "--json"]
+    command += ["--max-keypoints", "400", "--workers", "1", "--pairs", "sequential", "--overlap", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(2)]
+    first, second = (json.loads(process.communicate(timeout=120)[0]) for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert first["model"] == second["model"] and first["model"]["registered"] == VIEWS
+
+
+def test_killed_at_random_moments_it_ends_with_the_same_matches(photos, finished, tmp_path):
+    """At least 20 kills in one reconstruction; what it runs in is forked from a process that has all modules loaded."""
+    driver = Path(__file__).with_name("killed_reconstruction.py")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    outcome = subprocess.run(
+        [sys.executable, str(driver), str(photos), str(tmp_path / "work")],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    report = json.loads(outcome.stdout)
+    assert report["kills"] >= 20
+    assert matches_of(tmp_path / "work" / "matches.db") == matches_of(finished[0].matches_file)
+    assert report["registered"] == VIEWS
+    assert not list((tmp_path / "work").glob(".*.part*"))
