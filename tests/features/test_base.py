@@ -184,7 +184,7 @@ def test_learned_front_ends_are_imported_only_on_demand():
 
 
 def test_registry_lists_what_can_be_made():
-    assert list(FRONT_ENDS) == ["sift", "superpoint", "aliked", "disk"]
+    assert list(FRONT_ENDS) == ["linpoint", "sift", "superpoint", "aliked", "disk"]
     assert all(name == entry.name and entry.licence and entry.dim for name, entry in FRONT_ENDS.items())
     assert all(bool(entry.weights_source) == entry.needs_weights for entry in FRONT_ENDS.values())
     extractor = make_extractor("sift")
@@ -192,7 +192,7 @@ def test_registry_lists_what_can_be_made():
 
 
 def test_registry_refuses_with_what_is_allowed(tmp_path):
-    with pytest.raises(LinGlueError, match="'surf', expected sift, superpoint, aliked, disk"):
+    with pytest.raises(LinGlueError, match="'surf', expected linpoint, sift, superpoint, aliked, disk"):
         make_extractor("surf")
     with pytest.raises(LinGlueError, match=r"sift got the weights file x\.pth"):
         make_extractor("sift", "x.pth")

@@ -143,5 +143,5 @@ def test_descriptors_of_another_kind_are_refused(tmp_path):
         image = read_images(database)["a b.jpg"]
         data = np.zeros((COUNT, 512), np.uint8)
         database.write_descriptors(image.image_id, pycolmap.FeatureDescriptors(kind, data))
-        with pytest.raises(LinGlueError, match=r"'a b\.jpg': descriptors are ALIKED_N32 with 512 bytes, allowed"):
+        with pytest.raises(LinGlueError, match=r"'a b\.jpg': descriptors are ALIKED_N32 with 512 bytes, expected"):
             read_features(database, image)

@@ -110,7 +110,7 @@ def test_arrays_and_tensors_mean_the_same_image(photo):
     ],
 )
 def test_other_arrays_are_refused(bad):
-    with pytest.raises(LinGlueError, match="allowed"):
+    with pytest.raises(LinGlueError, match="expected"):
         as_image(bad)
 
 

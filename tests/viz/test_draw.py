@@ -216,12 +216,12 @@ def test_saved_pictures_read_back_as_rgb(tmp_path, name):
 
 def test_saving_refuses_unknown_suffixes_and_folders_it_cannot_write(tmp_path):
     for name in ("a.gif", "a"):
-        with pytest.raises(LinGlueError, match=rf"{name}: .*allowed: \.png"):
+        with pytest.raises(LinGlueError, match=rf"{name}: .*expected: \.png"):
             save_image(tmp_path / name, GREY)
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder.png").mkdir()
     for path in (tmp_path / "missing" / "a.png", tmp_path / "file" / "a.png", tmp_path / "folder.png"):
-        with pytest.raises(LinGlueError, match=rf"{path}: cannot be written .*allowed"):
+        with pytest.raises(LinGlueError, match=rf"{path}: cannot be written .*expected"):
             save_image(path, GREY)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.png"]
 

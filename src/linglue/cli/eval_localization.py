@@ -99,7 +99,7 @@ def _checked(options: argparse.Namespace) -> list[Path]:
         raise LinGlueError(f"{twice[0]}: two of the given scenes have this name, expected different ones")
     for option, value in (("--model", options.model), ("--truth", options.truth)):
         if value is not None and len(scenes) > 1:
-            raise LinGlueError(f"{option} is {value}, it works only with a single scene")
+            raise LinGlueError(f"{option} is {value}, expected only with a single scene")
     if options.top < 1:
         raise LinGlueError(f"--top is {options.top}, expected at least 1")
     return scenes
@@ -111,6 +111,6 @@ def _loaded(folder: Path, options: argparse.Namespace) -> Any:
         queries = localization.load_query_scene(folder, options.model, options.truth)
         return lambda work, how: localization.localize_scene(queries, work, how)
     if options.truth is not None:
-        raise LinGlueError(f"--truth is {options.truth}, it works only with a folder queries/ only, {folder} has none")
+        raise LinGlueError(f"--truth is {options.truth}, expected only with a folder queries/ only, {folder} has none")
     known = load_known_scene(folder, options.model)
     return lambda work, how: localization.leave_one_out(known, work, how)

@@ -43,9 +43,9 @@ def pairs_config(options: argparse.Namespace) -> PairsConfig:
         value = getattr(options, name)
         if value is not None and options.pairs != method:
             option = f"--{name.replace('_', '-')}"
-            raise LinGlueError(f"{option} is {value}, it works only with --pairs {method} only (it is {options.pairs})")
+            raise LinGlueError(f"{option} is {value}, expected only with --pairs {method} only (it is {options.pairs})")
         if value is not None and not value.is_file():
             raise LinGlueError(f"{value}: no such file")
     if options.pairs == "list" and options.pair_list is None:
-        raise LinGlueError("--pairs is list, it works only with --pair-list FILE only")
+        raise LinGlueError("--pairs is list, expected only with --pair-list FILE only")
     return PairsConfig(options.pairs, options.top, options.overlap, options.loop_every, options.radius)

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     config, work = pairs_config(options), common.check_work(options.work)
     if config.method == "positions" and options.positions is None and options.images is None:
-        raise LinGlueError("--pairs is positions, it works only with --images DIR (EXIF) or --positions FILE only")
+        raise LinGlueError("--pairs is positions, expected only with --images DIR (EXIF) or --positions FILE only")
     report = common.Report(options.json)
     with work.locked(), work.features() as features:
         names = [name for name, count in sorted(features.counts().items()) if count]

@@ -38,16 +38,16 @@ def find_queries(source: Path, images: Path | None, intrinsics: str | None) -> t
     """
     if source.is_dir():
         if images is not None:
-            raise LinGlueError(f"--images is {images}, it works only with a list of queries; {source} is a folder")
+            raise LinGlueError(f"--images is {images}, expected only with a list of queries; {source} is a folder")
         return _from_folder(source, intrinsics)
     if not source.is_file():
         raise LinGlueError(f"{source}: no such file, expected a folder of images or a list of them")
     if source.suffix.lower() in IMAGE_SUFFIXES:
         raise LinGlueError(f"{source}: is an image, expected a folder of images or a list of them")
     if intrinsics is not None:
-        raise LinGlueError(f"--intrinsics is {intrinsics}, it works only with a folder; the list {source} has its own")
+        raise LinGlueError(f"--intrinsics is {intrinsics}, expected only with a folder; the list {source} has its own")
     if images is None or not images.is_dir():
-        raise LinGlueError(f"{source}: is a list of queries, it works only with --images and the folder they lie in")
+        raise LinGlueError(f"{source}: is a list of queries, expected only with --images and the folder they lie in")
     queries, problems = [], []
     for name, camera in read_intrinsics(source).items():
         try:

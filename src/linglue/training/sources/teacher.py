@@ -1,22 +1,19 @@
 """Pairs of real photographs labelled by a learned matcher and verified by epipolar geometry.
 
 Why: reconstruction (`linglue.training.sources.sfm`) rests on SIFT, so it is silent where SIFT fails, and that is where
-there is most to learn. ALIKED with LightGlue matches across wider baselines. What it says is kept where a fundamental matrix
-with many inliers explains it, and is carried over to our own keypoints only beside a verified match whose neighbours
-agree on one local affine map.
-
-A match reaches a few pixels: ALIKED fires on corners, SIFT on blobs, and their keypoints on one thing are 3 to 6 px
-apart. On six pairs of a reconstructed scene, SIFT keypoints up to 8 px from a verified match went within 0.4 to 0.7 px
-(median; 95 %: 2 to 4 px; spread 2) of where their SfM tracks went; with a radius of 2 px there were hardly any.
-
-Limits. Epipolar geometry checks one of two coordinates: a wrong match along the epipolar line passes it, and is caught
-only if it disagrees with its neighbours; repeated structure that shifts as a whole along the lines passes both. Labels
-are as exact as ALIKED's keypoints (about a pixel) and lie where ALIKED fires. A teacher never says that a point has no
-partner: everything away from its matches is unknown (NaN), so that negatives come from keypoints beside a verified
-match without a counterpart, and from unrelated pairs. The student inherits the teacher's blind spots.
-
-Licences: ALIKED is BSD-3-Clause, LightGlue Apache-2.0, so learning from them is clean. SuperGlue must never be a
-teacher here: its licence forbids commercial use, and what is learned from it would be tainted. Nothing is downloaded.
+there is most to learn. ALIKED with LightGlue matches across wider baselines. What it says is kept where a fundamental
+matrix with many inliers explains it, and is carried over to our own keypoints only beside a verified match whose
+neighbours agree on one local affine map. A match reaches a few pixels: ALIKED fires on corners, SIFT on blobs, and
+their keypoints on one thing are 3 to 6 px apart. On six pairs of a reconstructed scene, SIFT keypoints up to 8 px from
+a verified match went within 0.4 to 0.7 px (median; 95 %: 2 to 4 px; spread 2) of where their SfM tracks went; with a
+radius of 2 px there were hardly any. Limits. Epipolar geometry checks one of two coordinates: a wrong match along the
+epipolar line passes it, and is caught only if it disagrees with its neighbours; repeated structure that shifts as a
+whole along the lines passes both. Labels are as exact as ALIKED's keypoints (about a pixel) and lie where ALIKED fires.
+A teacher never says that a point has no partner: everything away from its matches is unknown (NaN), so that negatives
+come from keypoints beside a verified match without a counterpart, and from unrelated pairs. The student inherits the
+teacher's blind spots. Licences: ALIKED is BSD-3-Clause, LightGlue Apache-2.0, so learning from them is clean. SuperGlue
+must never be a teacher here: its licence forbids commercial use, and what is learned from it would be tainted. Nothing
+is downloaded.
 """
 
 from __future__ import annotations

@@ -1,0 +1,62 @@
+"""One way to plug in: named things, built in, from other packages' entry points, or given as `package:Name`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from linglue.errors import LinGlueError
+
+
+class Registry:
+    """Things of one kind by name; nothing is imported until it is asked for.
+
+    Args:
+        kind: what they are, for messages, e.g. "front-end".
+        group: entry-point group in which other packages offer more, e.g. "linglue.front_ends".
+        built_in: name → "module:attribute" of what comes with LinGlue.
+
+    Example:
+        >>> Registry("number", "linglue.numbers", {"pi": "math:pi"}).get("pi")
+        3.141592653589793
+    """
+
+    def __init__(self, kind: str, group: str, built_in: Mapping[str, str]) -> None:
+        self.kind = kind
+        self.group = group
+        self._built_in = dict(built_in)
+
+    def names(self) -> list[str]:
+        """All names that `get` knows, the built-in ones first; `package:Name` works besides."""
+        return [*self._built_in, *sorted({e.name for e in entry_points(group=self.group)} - set(self._built_in))]
+
+    def get(self, name: str) -> Any:
+        """The thing itself.
+
+        Args:
+            name: one of `names()`, or "package.module:Attribute" of something importable.
+
+        Raises:
+            LinGlueError: no such thing, or its module cannot be imported.
+        """
+        if name in self._built_in:
+            return _load(self.kind, self._built_in[name])
+        for entry in entry_points(group=self.group):
+            if entry.name == name:
+                return _load(self.kind, entry.value)
+        if ":" in name:
+            return _load(self.kind, name)
+        raise LinGlueError(f"{self.kind} is {name!r}, expected {', '.join(self.names())}, or package:Name")
+
+
+def _load(kind: str, target: str) -> Any:
+    """The attribute behind "module:attribute"."""
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise LinGlueError(
+            f"{kind} {target!r} cannot be loaded ({error}), expected an importable module:Name"
+        ) from error
