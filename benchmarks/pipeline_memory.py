@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from linglue.io.colmap_database import write_database
-from linglue.sfm.feature_store import FeatureStore
 from linglue.sfm.match import Found, Match, match_pairs
-from linglue.sfm.match_store import MatchStore
 from linglue.sfm.retrieval import Retrieval
+from linglue.sfm.store import FeatureStore, MatchStore
 from linglue.types import Features
 
 SIZE = (1600, 1200)

@@ -6,20 +6,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from linglue.core.fingerprint import file_sha256, settings_hash
+from linglue.core.fingerprint import file_sha256, fingerprint
 from linglue.core.pool import run_all
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import Pair
 from linglue.matcher import Matcher
 from linglue.network.weights import find_weights, load_network
-from linglue.sfm.feature_store import FeatureStore
-from linglue.sfm.match_store import MatchStore
+from linglue.sfm.store import FeatureStore, MatchStore
 from linglue.types import Features, FloatArray, IndexArray
 
 FEATURES_KEPT = 16  # images whose features a worker keeps in memory
@@ -47,7 +45,7 @@ class LinGlueRecipe:
 
     def settings(self) -> dict[str, Any]:
         weights = self.weights or find_weights(self.features)
-        return {"linglue": version("linglue"), "weights_sha256": file_sha256(weights)}
+        return {"name": "linglue", "weights_sha256": file_sha256(weights)}
 
     def build(self) -> Match:
         network, info = load_network(self.weights or find_weights(self.features), self.device)
@@ -77,27 +75,30 @@ class Matched:
 def match_pairs(
     pairs: Sequence[Pair], recipe: Recipe, features: FeatureStore, store: MatchStore, workers: int = 1
 ) -> Matched:
-    """Matches of all pairs into the store; those it has from the same features and settings stay."""
-    made_from, settings = features.made_from(), recipe.settings()
+    """Matches of all pairs into the store; those it has from the same features and settings stay.
+
+    From now on only matches of this matcher are current.
+    """
+    made_from, matcher = features.made_from(), fingerprint(matcher=dict(recipe.settings()))
     unknown = next((name for pair in pairs for name in pair if name not in made_from), None)
     if unknown is not None:
         raise LinGlueError(f"{features.path}: no features of {unknown!r}, they must be extracted first")
-    fingerprints = {pair: settings_hash({**settings, "features": [made_from[name] for name in pair]}) for pair in pairs}
-    done = store.made_from()
-    missing = [pair for pair in pairs if done.get(pair) != fingerprints[pair]]
+    store.expect(matcher)
+    there = store.current(made_from, pairs)
+    missing = [pair for pair in pairs if pair not in there]
     if missing:
         recipe.build()  # what it lacks is said before any work
     bar = tqdm(total=len(pairs), initial=len(pairs) - len(missing), unit="pair", desc="match", disable=None)
     with bar:
         for pair, (indices, scores, seconds) in run_all(partial(_make_worker, recipe, features.path), missing, workers):
-            store.put(pair, fingerprints[pair], indices, scores, seconds)
+            store.put(pair, (made_from[pair[0]], made_from[pair[1]]), matcher, indices, scores, seconds)
             bar.update()
-    counts, seconds_of = store.counts(), store.seconds()
+    done = store.current(made_from, pairs)
     return Matched(
         made=len(missing),
         kept=len(pairs) - len(missing),
-        matches=sum(counts[pair] for pair in pairs),
-        seconds=sum(seconds_of[pair] for pair in pairs),
+        matches=sum(row.count for row in done.values()),
+        seconds=sum(row.seconds for row in done.values()),
     )
 
 
