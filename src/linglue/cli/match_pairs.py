@@ -7,12 +7,12 @@ import argparse
 from linglue.cli import common
 from linglue.errors import LinGlueError
 from linglue.sfm.current import current_state
-from linglue.sfm.match import LinGlueRecipe, match_pairs
+from linglue.sfm.match import match_pairs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_work(parser)
-    common.add_weights(parser)
+    common.add_matching(parser)
     common.add_workers(parser)
     common.add_device(parser)
     common.add_json(parser)
@@ -29,8 +29,8 @@ def run(options: argparse.Namespace) -> None:
         state = current_state(work, features, matches)
         if not state.pairs:
             raise LinGlueError(f"{work.pairs}: holds no pair of current images, expected a list of `linglue pairs`")
-        recipe = LinGlueRecipe(features.kind(), options.weights, device)
-        result = match_pairs(state.pairs, recipe, features, matches, workers)
+        matcher = common.matcher_config(options, features.kind(), device)
+        result = match_pairs(state.pairs, matcher, features, matches, workers)
         problems = current_state(work, features, matches).problems()
     report.line(
         f"{result.made} pairs matched, {result.kept} were there already; {result.matches} matches, "

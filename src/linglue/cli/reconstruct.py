@@ -14,7 +14,7 @@ from linglue.errors import LinGlueError
 from linglue.sfm.cameras import CameraConfig, Sharing
 from linglue.sfm.extract import ExtractConfig
 from linglue.sfm.map import MAPPERS, MappingConfig
-from linglue.sfm.match import LinGlueRecipe
+from linglue.sfm.match import build_matcher
 from linglue.sfm.reconstruct import ReconstructConfig, reconstruct
 from linglue.sfm.scan import check_images
 from linglue.sfm.summary import Summary
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_front_end(parser)
     parser.set_defaults(features=None)
     common.add_extraction(parser)
-    common.add_weights(parser)
+    common.add_matching(parser)
     add_pairs(parser)
     add_mapping(parser)
     common.add_overwrite(parser)
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
     config = ReconstructConfig(
         extract=common.extract_config(options, device),
         pairs=pairs_config(options),
-        recipe=LinGlueRecipe(options.features, options.weights, device),
+        matcher=common.matcher_config(options, options.features, device),
         cameras=CameraConfig(options.camera_model, options.camera_sharing, options.intrinsics),
         mapping=MappingConfig(options.mapper, seed=options.seed),
         scan=common.scan_config(options),
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> None:
     # What the front-end or the network lacks is said before anything is written.
     if not _is_imported(work):
         config.extract.extractor()
-    config.recipe.settings()
+    build_matcher(config.matcher)
     report = common.Report(options.json)
     report_summary(report, reconstruct(options.images, work, config), work)
 

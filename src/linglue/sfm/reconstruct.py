@@ -11,12 +11,13 @@ from linglue.core.fingerprint import file_sha256, fingerprint
 from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import Pair, read_pairs, write_pairs
+from linglue.matcher import MatcherConfig
 from linglue.sfm.cameras import CameraConfig
 from linglue.sfm.current import current_state
 from linglue.sfm.extract import ExtractConfig, Extracted, extract_images
 from linglue.sfm.map import MappingConfig
 from linglue.sfm.map_stores import Inputs, map_stores
-from linglue.sfm.match import LinGlueRecipe, Recipe, match_pairs
+from linglue.sfm.match import build_matcher, match_pairs
 from linglue.sfm.pairs import PairsConfig, choose_pairs
 from linglue.sfm.scan import Scan, ScanConfig, scan_images
 from linglue.sfm.store import FeatureStore
@@ -30,7 +31,7 @@ class ReconstructConfig:
 
     extract: ExtractConfig = field(default_factory=ExtractConfig)
     pairs: PairsConfig = field(default_factory=PairsConfig)
-    recipe: Recipe = field(default_factory=LinGlueRecipe)
+    matcher: MatcherConfig = field(default_factory=MatcherConfig)
     cameras: CameraConfig = field(default_factory=CameraConfig)
     mapping: MappingConfig = field(default_factory=MappingConfig)
     scan: ScanConfig = field(default_factory=ScanConfig)
@@ -64,7 +65,7 @@ def reconstruct(images: Path, work: Workspace, config: ReconstructConfig | None 
             with watch.stage("pairs"):
                 pairs = _choose(config, found, extracted, features, work)
             with watch.stage("match"):
-                match_pairs(pairs, config.recipe, features, matches, config.workers)
+                match_pairs(pairs, config.matcher, features, matches, config.workers)
             inputs = Inputs(
                 names=[image.name for image in extracted.images],
                 paths={image.name: image.path for image in extracted.images},
@@ -154,4 +155,4 @@ def pairs_fingerprint(config: PairsConfig, names: Sequence[str] | Mapping[str, A
 
 def _settings(config: ReconstructConfig, features: FeatureStore) -> dict[str, Any]:
     extract = {"imported": features.kind()} if features.imported() else config.extract.settings()
-    return {"extract": extract, "matcher": dict(config.recipe.settings())}
+    return {"extract": extract, "matcher": dict(build_matcher(config.matcher).settings)}
