@@ -16,6 +16,7 @@ from linglue.errors import LinGlueError
 from linglue.io.colmap_database import open_database, read_images, read_matches, write_database
 from linglue.io.pair_list import write_pairs
 from linglue.sfm.match_database import match_database
+from linglue.types import Matches
 
 pycolmap = pytest.importorskip("pycolmap")
 
@@ -26,23 +27,45 @@ class Nearest:
 
     name: str = "nearest"
     killed_at: int = 0
-
-    def settings(self):
-        return {"name": self.name}
+    weights: None = None
 
     def build(self):
-        calls = []
+        return NearestMatcher(self)
 
-        def match(features0, features1):
-            calls.append(None)
-            if len(calls) == self.killed_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            similar = features0.descriptors @ features1.descriptors.T
-            index0, index1 = np.arange(len(similar)), similar.argmax(1)
-            mutual = similar.argmax(0)[index1] == index0
-            return np.column_stack([index0, index1])[mutual], np.ones(mutual.sum(), np.float32)
 
-        return match
+@dataclass
+class NearestMatcher:
+    config: Nearest
+    calls: int = 0
+
+    @property
+    def settings(self):
+        return {"name": self.config.name}
+
+    def match(self, features0, features1):
+        self.calls += 1
+        if self.calls == self.config.killed_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        similar = features0.descriptors @ features1.descriptors.T
+        index0, index1 = np.arange(len(similar)), similar.argmax(1)
+        mutual = similar.argmax(0)[index1] == index0
+        indices = np.column_stack([index0, index1])[mutual]
+        return Matches.of(features0, features1, indices, np.ones(len(indices), np.float32))
+
+
+@dataclass(frozen=True)
+class Failing(Nearest):
+    """Ends with an error at the second pair."""
+
+    def build(self):
+        return FailingMatcher(self)
+
+
+class FailingMatcher(NearestMatcher):
+    def match(self, features0, features1):
+        if self.calls == 1:
+            raise LinGlueError("no more")
+        return super().match(features0, features1)
 
 
 def content(path: Path) -> list[tuple]:
@@ -113,6 +136,31 @@ def test_killed_and_run_again_gives_the_same(tmp_path, killed_at):
     content(killed)  # sound
     assert match_database(killed, "existing", Nearest()).kept == killed_at - 1
     assert content(killed) == content(whole)
+
+
+def test_all_or_nothing(tmp_path):
+    """What fails leaves the database as it was, to the bit, and the matches that were found are not lost."""
+    path = tmp_path / "database.db"
+    write_scene(path, [(a, b, indices[:7]) for a, b, indices in all_pairs()])
+    path.chmod(0o640)
+    before = path.read_bytes()
+    with pytest.raises(LinGlueError, match="no more"):
+        match_database(path, "existing", Failing())
+    assert path.read_bytes() == before
+    done = match_database(path, "existing", Nearest())
+    assert (done.made, done.kept) == (5, 1)
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert {file.name for file in tmp_path.iterdir()} == {"database.db", ".database.db.lock"}
+
+
+def test_an_unusable_database_is_not_changed(tmp_path):
+    path = tmp_path / "database.db"
+    write_scene(path, all_pairs(), with_descriptors=False)
+    before = path.read_bytes()
+    with pytest.raises(LinGlueError, match="has no descriptors"):
+        match_database(path, "existing", Nearest())
+    assert path.read_bytes() == before
+    assert {file.name for file in tmp_path.iterdir()} <= {"database.db", ".database.db.lock"}
 
 
 def test_images_without_keypoints_have_no_matches(tmp_path):

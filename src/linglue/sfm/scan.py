@@ -65,6 +65,18 @@ def check_images(folder: Path, config: ScanConfig | None = None, least: int = 1)
         raise LinGlueError(f"{folder}: holds {found} image, expected at least {least}")
 
 
+def check_name(name: str, where: str) -> None:
+    """Refuse names of images that would lead out of a folder, or that a list of pairs cannot hold.
+
+    Args:
+        name: of an image, from a file of somebody else's.
+        where: that file, for the message.
+    """
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or "\\" in name or any(c in "\t\n\r\0" for c in name):
+        raise LinGlueError(f"{where}: an image is called {name!r}, expected a path below a folder, without tabs")
+
+
 def scan_images(
     folder: Path, store: FeatureStore, config: ScanConfig | None = None, besides: Sequence[Path] = ()
 ) -> Scan:
@@ -126,8 +138,7 @@ def _candidates(folder: Path, config: ScanConfig, problems: list[str]) -> list[P
     for name in dict.fromkeys(name.removesuffix("\r") for name in names):
         if not name.strip() or name.startswith("#"):
             continue
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise LinGlueError(f"{config.image_list}: names {name!r}, expected names below {folder}")
+        check_name(name, str(config.image_list))
         if (folder / name).is_file():
             paths.append(folder / name)
         else:

@@ -182,12 +182,17 @@ class Workspace:
         self._write_notes(notes)
 
     def remove(self, paths: Sequence[Path]) -> list[Path]:
-        """Remove those of the paths that the record names as ours; returns them."""
+        """Remove those of the paths that the record names as ours, of folders only our files; returns them."""
         notes, removed = self.notes(), []
         for path in paths:
-            if notes["made"].pop(self._key(path), None) is not None and path.exists():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-                removed.append(path)
+            entry = notes["made"].pop(self._key(path), None)
+            if entry is None or not path.exists():
+                continue
+            for file in [path / name for name in entry.get("bytes") or MODEL_FILES] if path.is_dir() else [path]:
+                file.unlink(missing_ok=True)
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+            removed.append(path)
         self._write_notes(notes)
         return removed
 
