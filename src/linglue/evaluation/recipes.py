@@ -12,7 +12,7 @@ from linglue.evaluation.methods import MethodOptions, make_method
 from linglue.sfm.extract import ExtractConfig
 from linglue.sfm.match import Match
 
-_FEATURE_CODE = ("features", "io/images.py", "types.py")
+_FEATURE_CODE = ("features", "geometry/pixels.py", "io/images.py", "types.py")
 
 
 def scene_folder(work: Path, scene: str, extract: ExtractConfig) -> Path:
