@@ -25,6 +25,7 @@ from linglue.errors import LinGlueError
 from linglue.geometry.camera import View
 from linglue.geometry.colmap import camera_from_colmap, pixel_from_colmap
 from linglue.geometry.pose import Pose
+from linglue.io.exif import UPRIGHT, read_exif
 from linglue.io.images import IMAGE_SUFFIXES, Image, read_image
 from linglue.io.views import write_view
 from linglue.training.sources.pairs import ImagePair
@@ -145,8 +146,9 @@ def _undistort(images: Path, folder: Path, model: Path, threads: int) -> None:
 
 def _drop_orientation(path: Path) -> None:
     """COLMAP ignores EXIF rotation but copies the tag: readers that apply it would turn the image under its points."""
-    stored = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-    if stored is not None and not np.array_equal(stored, read_image(path)[..., ::-1]):
+    exif = read_exif(path)
+    if exif is not None and exif.orientation != UPRIGHT:
+        stored = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
         cv2.imwrite(str(path), stored, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
 
 
