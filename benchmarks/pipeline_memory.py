@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from linglue.io.colmap_database import write_database
+from linglue.io.colmap.database import write_database
 from linglue.sfm.feature_store import FeatureStore
 from linglue.sfm.match import Found, Match, match_pairs
 from linglue.sfm.match_store import MatchStore

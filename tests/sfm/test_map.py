@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linglue import LinGlueError
-from linglue.io.colmap_database import open_database, read_images, write_database
+from linglue.io.colmap.database import open_database, read_images, write_database
 from linglue.sfm.map import MappingConfig, build_model, verified_matches, verify_geometry
 from linglue.sfm.sparse_model import ModelStatistics, aligned_errors, registered_names
 from linglue.types import Features

@@ -72,7 +72,6 @@ def test_a_folder_appears_whole_and_replaces_the_one_before(model, tmp_path):
     folder = tmp_path / "my model"
     folder.mkdir()
     (folder / "stray.txt").write_text("old")
-    (tmp_path / ".my model.part").mkdir()  # left by a killed run
     write_model(model, folder)
     assert [path.name for path in tmp_path.iterdir()] == ["my model"]
     assert not (folder / "stray.txt").exists()

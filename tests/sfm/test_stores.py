@@ -125,6 +125,20 @@ def test_another_layout_is_refused(tmp_path):
         FeatureStore(tmp_path / "f.db")
 
 
+def test_a_database_of_another_program_is_refused_and_stays_as_it_is(tmp_path):
+    path = tmp_path / "features.db"
+    for version in (0, 1):
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS addresses (name TEXT)")
+            connection.execute(f"PRAGMA user_version = {version}")
+        connection.close()
+        before = path.read_bytes()
+        for store in (FeatureStore, MatchStore):
+            with pytest.raises(LinGlueError, match="is a database of another program with tables addresses"):
+                store(path)
+        assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
 WRITER = """
 import sys, numpy as np
 from pathlib import Path

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from linglue.cli import common
 from linglue.errors import LinGlueError
-from linglue.io.colmap_text import write_match_text
+from linglue.io.colmap.text import write_match_text
 from linglue.io.hloc import save_hloc_features, save_hloc_matches
 from linglue.io.npz import save_features
 

@@ -15,7 +15,7 @@ from linglue.core.fingerprint import settings_hash
 from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
-from linglue.io.colmap_database import open_database, read_images
+from linglue.io.colmap.database import open_database, read_images
 from linglue.sfm.map import verified_matches
 from linglue.sfm.scan import Photo
 from linglue.sfm.sparse_model import ModelStatistics, registered_names, write_model

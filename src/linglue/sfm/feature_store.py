@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linglue.core.sqlite import SqliteFile
 from linglue.errors import LinGlueError
-from linglue.sfm.sqlite import SqliteFile
 from linglue.types import Features, ImageSize
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from linglue.core.sqlite import SqliteFile
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import Pair
-from linglue.sfm.sqlite import SqliteFile
 from linglue.types import FloatArray, IndexArray
 
 

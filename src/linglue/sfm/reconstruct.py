@@ -13,7 +13,7 @@ from linglue.core.atomic import atomic_path
 from linglue.core.fingerprint import settings_hash
 from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
-from linglue.io.colmap_database import write_database
+from linglue.io.colmap.database import write_database
 from linglue.io.pair_list import Pair, write_pairs
 from linglue.sfm.cameras import CameraConfig, Cameras, assign_cameras
 from linglue.sfm.extract import ExtractConfig, Extracted, extract_photos

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from linglue.core.atomic import atomic_folder
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
 from linglue.io.images import read_image
@@ -75,17 +75,10 @@ def colour_points(model: pycolmap.Reconstruction, paths: Mapping[str, Path]) -> 
 
 def write_model(model: pycolmap.Reconstruction, folder: Path) -> None:
     """Write COLMAP's binary files into `folder`, which appears whole; what was there before is replaced."""
-    partial, old = (folder.with_name(f".{folder.name}.{state}") for state in ("part", "old"))
     try:
-        for leftover in (partial, old):  # of a run that was killed
-            shutil.rmtree(leftover, ignore_errors=True)
-        partial.mkdir()
-        model.write_binary(partial)
-        if folder.exists():  # no system call replaces a folder that is not empty
-            folder.rename(old)
-        partial.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    except (OSError, RuntimeError) as error:
+        with atomic_folder(folder) as temporary:
+            model.write_binary(temporary)
+    except RuntimeError as error:
         raise LinGlueError(f"{folder}: the model cannot be written ({str(error).splitlines()[0]})") from error
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
+from linglue.core.atomic import remove_leftovers
+from linglue.core.lock import locked
 from linglue.errors import LinGlueError
 from linglue.sfm.feature_store import FeatureStore
 from linglue.sfm.match_store import MatchStore
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,15 +71,6 @@ class Workspace:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LinGlueError(f"{self.folder}: cannot be made a folder ({error.strerror})") from error
-        lock = FileLock(self.folder / ".lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            _log.warning("%s: another process works here, waiting until it has finished", self.folder)
-            lock.acquire()
-        try:
-            for leftover in self.folder.glob(".*.part*"):  # of a killed process
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        with locked(self.folder):
+            remove_leftovers(self.folder)
             yield
-        finally:
-            lock.release()

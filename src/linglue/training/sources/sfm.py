@@ -12,6 +12,7 @@ import argparse
 import json
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from linglue.core.atomic import atomic_path
+from linglue.core.atomic import atomic_folder, atomic_path, remove_leftovers
 from linglue.errors import LinGlueError
 from linglue.geometry.camera import View
 from linglue.geometry.colmap import camera_from_colmap, pixel_from_colmap
@@ -54,6 +55,7 @@ def reconstruct(images: Path, folder: Path, config: SfmConfig | None = None, thr
     config = config or SfmConfig()
     names = image_names(images, at_least=3)
     _claim(folder, names, config)
+    remove_leftovers(folder)
     if not (folder / SCENE).exists():
         _detect(images, folder, names, config, threads)
         _match(folder, config, threads)
@@ -91,9 +93,6 @@ def _detect(images: Path, folder: Path, names: list[str], config: SfmConfig, thr
     database = folder / "database.db"
     if database.exists():
         return
-    partial = folder / "database.partial.db"
-    for stray in folder.glob(f"{partial.name}*"):
-        stray.unlink()
     pycolmap = _pycolmap()
     one_camera = config.one_camera
     if one_camera is None:
@@ -102,8 +101,8 @@ def _detect(images: Path, folder: Path, names: list[str], config: SfmConfig, thr
     options.num_threads, options.max_image_size = threads, config.max_image_size
     options.sift.max_num_features = config.max_features
     mode = pycolmap.CameraMode.SINGLE if one_camera else pycolmap.CameraMode.AUTO
-    pycolmap.extract_features(partial, images, names, mode, extraction_options=options, device=pycolmap.Device.cpu)
-    partial.rename(database)
+    with atomic_path(database) as partial:
+        pycolmap.extract_features(partial, images, names, mode, extraction_options=options, device=pycolmap.Device.cpu)
 
 
 def _match(folder: Path, config: SfmConfig, threads: int) -> None:
@@ -120,18 +119,17 @@ def _match(folder: Path, config: SfmConfig, threads: int) -> None:
 def _map(images: Path, folder: Path, config: SfmConfig, threads: int) -> Path:
     """The folder of the largest model."""
     pycolmap = _pycolmap()
-    target, partial = folder / "sparse", folder / "sparse.partial"
+    target = folder / "sparse"
     if not target.exists():
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
         options = pycolmap.IncrementalPipelineOptions()
         options.num_threads, options.random_seed, options.min_model_size = threads, config.seed, 3
-        models = pycolmap.incremental_mapping(folder / "database.db", images, partial, options)
+        with tempfile.TemporaryDirectory() as unused:
+            models = pycolmap.incremental_mapping(folder / "database.db", images, unused, options)
         if not models:
             raise LinGlueError(f"{images}: cannot be reconstructed, expected overlapping photographs of one scene")
         best = max(models, key=lambda number: models[number].num_reg_images())
-        (partial / str(best)).rename(target)
-        shutil.rmtree(partial)
+        with atomic_folder(target) as partial:
+            models[best].write_binary(partial)
     return target
 
 
@@ -149,7 +147,8 @@ def _drop_orientation(path: Path) -> None:
     exif = read_exif(path)
     if exif is not None and exif.orientation != UPRIGHT:
         stored = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-        cv2.imwrite(str(path), stored, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+        if stored is not None:
+            cv2.imwrite(str(path), stored, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
 
 
 def _scene(folder: Path, name: str, max_error: float) -> SfmScene:
