@@ -45,7 +45,7 @@ def folder(made, tmp_path):
 
 
 def state(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".linglue.lock"}
 
 
 def facts(outcome) -> dict:
@@ -140,7 +140,7 @@ def test_what_is_missing_in_a_finished_folder_is_made_again(run, folder, name):
 
 def test_a_finished_reconstruction_is_only_read(run, folder, monkeypatch):
     assert run("reconstruct", folder / "images", "-o", folder / "work", *FEW, *INTRINSICS).code == 0
-    for name in ("extract.read_image", "sparse_model.read_image", "scan.file_sha256", "cameras._read_exif"):
+    for name in ("extract.read_image", "sparse_model.read_image", "scan.file_sha256"):
         monkeypatch.setattr(f"linglue.sfm.{name}", lambda *_: pytest.fail("read again"))
     before = state(folder / "work")
     assert run("reconstruct", folder / "images", "-o", folder / "work", *FEW, *INTRINSICS).code == 0
@@ -263,9 +263,9 @@ def test_colmaps_own_layout(run, folder, monkeypatch):
 def test_a_folder_that_cannot_be_written_can_be_exported(run, folder, monkeypatch):
     work = folder / "work"
     before = state(work)
-    for name in ("sqlite_file", "workspace"):
+    for name in ("core.sqlite", "sfm.workspace"):
         monkeypatch.setattr(
-            f"linglue.sfm.{name}.os.access", lambda path, mode: not Path(path).is_relative_to(work), raising=True
+            f"linglue.{name}.os.access", lambda path, mode: not Path(path).is_relative_to(work), raising=True
         )
     assert run("export", work, "--hloc-features", folder / "f.h5", "--ply", folder / "p.ply").code == 0
     assert run("status", work).code == 0

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
 from colmap_scene import COUNT, NAMES, all_pairs, camera, scene, write_scene
+from linglue.core.lock import locked
 from linglue.errors import LinGlueError
-from linglue.io.colmap_database import open_database, read_images, read_matches, write_database
+from linglue.io.colmap.database import open_database, read_images, read_matches, write_database
 from linglue.io.pair_list import write_pairs
 from linglue.sfm.match_database import match_database
 from linglue.types import Matches
@@ -51,21 +51,6 @@ class NearestMatcher:
         mutual = similar.argmax(0)[index1] == index0
         indices = np.column_stack([index0, index1])[mutual]
         return Matches.of(features0, features1, indices, np.ones(len(indices), np.float32))
-
-
-@dataclass(frozen=True)
-class Failing(Nearest):
-    """Ends with an error at the second pair."""
-
-    def build(self):
-        return FailingMatcher(self)
-
-
-class FailingMatcher(NearestMatcher):
-    def match(self, features0, features1):
-        if self.calls == 1:
-            raise LinGlueError("no more")
-        return super().match(features0, features1)
 
 
 def content(path: Path) -> list[tuple]:
@@ -126,6 +111,7 @@ def test_killed_and_run_again_gives_the_same(tmp_path, killed_at):
     whole, killed = tmp_path / "whole.db", tmp_path / "killed.db"
     for path in (whole, killed):
         write_scene(path, all_pairs())
+    before = content(killed)
     match_database(whole, "existing", Nearest())
     process = multiprocessing.get_context("fork").Process(
         target=match_database, args=(killed, "existing", Nearest(killed_at=killed_at))
@@ -133,34 +119,10 @@ def test_killed_and_run_again_gives_the_same(tmp_path, killed_at):
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    content(killed)  # sound
+    assert content(killed) == before  # not touched
     assert match_database(killed, "existing", Nearest()).kept == killed_at - 1
     assert content(killed) == content(whole)
-
-
-def test_all_or_nothing(tmp_path):
-    """What fails leaves the database as it was, to the bit, and the matches that were found are not lost."""
-    path = tmp_path / "database.db"
-    write_scene(path, [(a, b, indices[:7]) for a, b, indices in all_pairs()])
-    path.chmod(0o640)
-    before = path.read_bytes()
-    with pytest.raises(LinGlueError, match="no more"):
-        match_database(path, "existing", Failing())
-    assert path.read_bytes() == before
-    done = match_database(path, "existing", Nearest())
-    assert (done.made, done.kept) == (5, 1)
-    assert path.stat().st_mode & 0o777 == 0o640
-    assert {file.name for file in tmp_path.iterdir()} == {"database.db", ".database.db.lock"}
-
-
-def test_an_unusable_database_is_not_changed(tmp_path):
-    path = tmp_path / "database.db"
-    write_scene(path, all_pairs(), with_descriptors=False)
-    before = path.read_bytes()
-    with pytest.raises(LinGlueError, match="has no descriptors"):
-        match_database(path, "existing", Nearest())
-    assert path.read_bytes() == before
-    assert {file.name for file in tmp_path.iterdir()} <= {"database.db", ".database.db.lock"}
+    assert not list(tmp_path.glob(".linglue-killed.db-*"))
 
 
 def test_images_without_keypoints_have_no_matches(tmp_path):
@@ -214,8 +176,45 @@ def test_what_cannot_be_used_is_said_in_one_line(tmp_path):
         with pytest.raises(LinGlueError, match=complaint) as caught:
             match_database(path, pairs, Nearest())
         assert "\n" not in str(caught.value)
-    with FileLock(tmp_path / ".database.db.lock"), pytest.raises(LinGlueError, match="another process"):
+    with locked(path), pytest.raises(LinGlueError, match="another process"):
         match_database(path, "exhaustive", Nearest())
     with pytest.raises(LinGlueError, match="no such COLMAP database"):
         match_database(tmp_path / "none.db", "exhaustive", Nearest())
     assert not list(tmp_path.glob("*none*"))
+
+
+@dataclass(frozen=True)
+class Failing(Nearest):
+    """Fails in the middle."""
+
+    failing: bool = True
+
+    def build(self):
+        return FailingMatcher(self)
+
+
+class FailingMatcher(NearestMatcher):
+    def match(self, features0, features1):
+        if self.config.failing and self.calls == 3:
+            raise LinGlueError("the machine is on fire")
+        return super().match(features0, features1)
+
+
+def test_an_error_in_the_middle_changes_nothing_and_loses_nothing(tmp_path):
+    path = tmp_path / "database.db"
+    write_scene(path, all_pairs())
+    before = path.read_bytes()
+    with pytest.raises(LinGlueError, match="on fire"):
+        match_database(path, "existing", Failing())
+    assert path.read_bytes() == before
+    assert match_database(path, "existing", Failing(failing=False)).kept == 3
+
+
+def test_a_database_that_cannot_be_matched_is_not_touched(tmp_path):
+    path = tmp_path / "database.db"
+    write_scene(path, [], with_descriptors=False)
+    before = path.read_bytes()
+    with pytest.raises(LinGlueError, match="has no descriptors"):
+        match_database(path, "exhaustive", Nearest())
+    assert path.read_bytes() == before
+    assert {file.name for file in tmp_path.iterdir()} <= {"database.db", ".linglue-database.db.lock"}

@@ -124,7 +124,7 @@ def _export_features(options: argparse.Namespace, names: list[str], features: Fe
 
 
 def _export_matches(options: argparse.Namespace, state: Current, matches: MatchStore) -> None:
-    from linglue.io.colmap_text import write_match_text
+    from linglue.io.colmap.text import write_match_text
     from linglue.io.hloc import save_hloc_matches
 
     pairs = sorted(state.matched)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from linglue.core.atomic import atomic_path
 from linglue.core.fingerprint import file_sha256, fingerprint
+from linglue.core.lock import locked
 from linglue.errors import LinGlueError
 from linglue.geometry.pose import Pose
 from linglue.localization.localizer import Localization, LocalizeConfig, Localizer
@@ -23,7 +21,6 @@ from linglue.localization.queries import Query, describe_camera, problem_line
 from linglue.sfm.workspace import Workspace
 
 _FOREIGN = "is no record of `linglue localize` and would be replaced, expected another name for the output"
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ def localize_queries(
     """
     problems: list[str] = []
     found: dict[str, Located] = {}
-    with _locked(record):
+    with locked(record):
         known = read_record(record)
         _write_record(record, known.values())  # without what a killed run left of its last line
         todo: list[tuple[Query, str]] = []
@@ -123,21 +120,6 @@ def localize_queries(
                     file.flush()
             _write_record(record, {**known, **found}.values())
     return Run([found[query.name] for query in queries if query.name in found], problems, len(found) - kept, kept)
-
-
-@contextmanager
-def _locked(record: Path) -> Iterator[None]:
-    """Hold the record alone. A second process waits and then finds the work done; a killed one holds no lock."""
-    lock = FileLock(record.with_name(f".{record.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        _log.warning("%s: another process works on it, waiting until it has finished", record)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _line(located: Located) -> str:

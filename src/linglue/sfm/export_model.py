@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import cv2
 
-from linglue.core.atomic import atomic_path
+from linglue.core.atomic import atomic_folder, atomic_path
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
 from linglue.io.images import read_image
@@ -83,15 +82,11 @@ def _link_upright(source: Path, target: Path) -> None:
 def _new_folder(target: Path) -> Iterator[Path]:
     """A folder to write to that takes the name of `target`, which must not exist, when the block ends well."""
     check_new_folder(target)
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")
     try:
-        partial.mkdir()
-        yield partial
-        partial.rename(target)
-    except (OSError, RuntimeError) as error:
+        with atomic_folder(target) as partial:
+            yield partial
+    except RuntimeError as error:
         raise LinGlueError(f"{target}: cannot be written ({str(error).splitlines()[0]})") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def check_new_folder(target: Path) -> None:

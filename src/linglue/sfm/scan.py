@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from PIL import Image as PillowImage
 from tqdm import tqdm
 
 from linglue.core.fingerprint import file_sha256
 from linglue.errors import LinGlueError
+from linglue.io.exif import UPRIGHT, read_exif
 from linglue.io.images import IMAGE_SUFFIXES
 from linglue.sfm.store import FeatureStore
-
-ORIENTATION = 274  # the EXIF tag
-UPRIGHT = 1
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,8 @@ def scan_images(
             duplicates.add(name)
             continue
         first_of[sha256] = name
-        if _is_rotated(image, store):
+        exif = read_exif(path)
+        if exif is not None and exif.orientation != UPRIGHT:
             notes.append(f"{name}: rotated upright as its EXIF says")
         images.append(image)
     if config.masks is not None and images and all(image.mask is None for image in images):
@@ -208,17 +206,4 @@ def _sha256(path: Path, store: FeatureStore, verify: bool) -> str:
     if known is None:
         known = file_sha256(path)
         store.remember_sha256(path, known)
-    return known
-
-
-def _is_rotated(image: ImageFile, store: FeatureStore) -> bool:
-    """Whether EXIF says that the file does not store the image upright."""
-    known = store.header(image.sha256).get("rotated")
-    if known is None:
-        try:
-            with PillowImage.open(image.path) as opened:
-                known = bool(opened.getexif().get(ORIENTATION, UPRIGHT) != UPRIGHT)
-        except Exception:  # what is wrong with a damaged file is said when it is decoded
-            known = False
-        store.remember_header(image.sha256, rotated=known)
     return known

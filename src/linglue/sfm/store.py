@@ -6,7 +6,6 @@ of deleted images or other settings stay as a cache until `linglue clean`, but n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linglue.core.fingerprint import arrays_sha256, fingerprint
+from linglue.core.sqlite import SqliteFile
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import Pair
-from linglue.sfm.sqlite_file import SqliteFile
 
 if TYPE_CHECKING:
     from linglue.types import Features, FloatArray, ImageSize, IndexArray
@@ -51,7 +50,6 @@ class FeatureStore(SqliteFile):
             modified_ns INTEGER NOT NULL,
             sha256 TEXT NOT NULL
         );
-        CREATE TABLE IF NOT EXISTS headers (sha256 TEXT PRIMARY KEY, header TEXT NOT NULL);
     """
 
     def names(self) -> list[str]:
@@ -174,16 +172,6 @@ class FeatureStore(SqliteFile):
         state = path.stat()
         values = (str(path.absolute()), state.st_size, state.st_mtime_ns, sha256)
         self._write("REPLACE INTO files VALUES (?, ?, ?, ?)", values)
-
-    def header(self, sha256: str) -> dict[str, Any]:
-        """What `remember_header` kept about files of this content."""
-        row = next(self._read("SELECT header FROM headers WHERE sha256 = ?", (sha256,)), None)
-        return {} if row is None else json.loads(row[0])
-
-    def remember_header(self, sha256: str, **values: Any) -> None:
-        """Keep what was read from the header of an image file (JSON values), so that it is not opened again."""
-        text = json.dumps({**self.header(sha256), **values})
-        self._write("REPLACE INTO headers VALUES (?, ?)", (sha256, text))
 
     def prune(self) -> int:
         """Remove the rows nobody reads and give their space back; returns their number."""
