@@ -51,7 +51,7 @@ class Matcher:
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         extractor = make_extractor(name, extractor_weights, device)
-        network, info = load_network(weights or find_weights(name), device)
+        network, info = load_network(weights or find_weights(extractor.kind), device)
         if info.kind != extractor.kind:
             raise LinGlueError(
                 f"{weights}: network was made for {info.kind!r} features, the front-end gives {extractor.kind!r}"

@@ -9,7 +9,6 @@ from pathlib import Path
 from linglue.cli import common
 from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
-from linglue.features import make_extractor
 from linglue.io.images import read_image, read_mask
 from linglue.io.npz import load_features, save_matches
 from linglue.matcher import Matcher
@@ -80,14 +79,11 @@ def run(options: argparse.Namespace) -> None:
 
 def _make_matcher(options: argparse.Namespace) -> Matcher:
     """With the front-end, unless both sides are features already: then its weights are not needed, nor its kind."""
-    weights = options.weights or find_weights(options.features)
     device = common.device(options)
-    network, info = load_network(weights, device)
     if _is_feature_file(options.image0) and _is_feature_file(options.image1):
+        network, info = load_network(options.weights or find_weights(options.features), device)
         return Matcher(None, network, info.kind, device)
-    if info.kind != options.features:
-        raise LinGlueError(f"{weights}: network was made for {info.kind!r} features, --features is {options.features}")
-    return Matcher(make_extractor(options.features, options.extractor_weights, device), network, info.kind, device)
+    return Matcher.from_pretrained(options.features, options.extractor_weights, options.weights, device)
 
 
 def _is_feature_file(source: str) -> bool:

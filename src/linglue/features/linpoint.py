@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
-from linglue.features import FRONT_ENDS
 from linglue.features.base import Extractor
+from linglue.features.registry import FRONT_ENDS
 from linglue.io.images import Image, Mask, to_grey
 from linglue.types import Features, ImageSize
 
