@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from linglue.features.linpoint import LinPointNet, detect, to_padded
+from linglue.features.linpoint import LinPointNet, detect, to_tensor
 from linglue.io.images import Image
 from linglue.training.sources.homography import HomographyConfig, HomographyGenerator
 from linglue.training.sources.pairs import ImagePair
@@ -52,7 +52,7 @@ def make_validation(photos: Sequence[Path], count: int) -> list[ValidationPair]:
 
 def find(net: LinPointNet, image: Image) -> Found:
     """Keypoints of an image by a network in evaluation mode."""
-    maps = net(to_padded(image))
+    maps = net(to_tensor(image))
     keypoints, _ = detect(maps, 0, ImageSize(image.shape[1], image.shape[0]), KEYPOINTS)
     number = torch.zeros(len(keypoints), dtype=torch.int64)
     return Found(keypoints.numpy(), net.describe(maps, number, keypoints).numpy())
