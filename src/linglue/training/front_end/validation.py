@@ -40,10 +40,7 @@ class Found:
     descriptors: NDArray[np.float32]  # (N, D)
 
 
-ValidationPair = ImagePair
-
-
-def make_validation(photos: Sequence[Path], count: int) -> list[ValidationPair]:
+def make_validation(photos: Sequence[Path], count: int) -> list[ImagePair]:
     """The same pairs of views for the same photographs, always."""
     generator = HomographyGenerator(HomographyConfig(longer_side=(480, 720), overlap=(0.3, 0.95)))
     source = Photos(photos)
@@ -59,7 +56,7 @@ def find(net: LinPointNet, image: Image) -> Found:
 
 
 @torch.inference_mode()
-def validate(net: LinPointNet, pairs: Sequence[ValidationPair]) -> Scores:
+def validate(net: LinPointNet, pairs: Sequence[ImagePair]) -> Scores:
     """Scores of a network on pairs of `make_validation`."""
     net.eval()
     scores = [score(pair, find(net, pair.image0), find(net, pair.image1)) for pair in pairs]
