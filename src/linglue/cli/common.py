@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linglue.errors import LinGlueError
-from linglue.features import FRONT_ENDS, MAX_KEYPOINTS, RESIZE
+from linglue.features import DEFAULT_FEATURES, EXTRACTORS, MAX_KEYPOINTS, RESIZE
 
 if TYPE_CHECKING:
     from linglue.matcher import MatcherConfig
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 def add_front_end(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--features", choices=list(FRONT_ENDS), default="sift", help="front-end")
+    parser.add_argument(
+        "--features",
+        default=DEFAULT_FEATURES,
+        metavar="NAME",
+        help=f"front-end: {', '.join(EXTRACTORS.names())}, or your own as package.module:Class",
+    )
     parser.add_argument(
         "--extractor-weights", type=Path, metavar="FILE", help="weights of the front-end, if it needs any"
     )

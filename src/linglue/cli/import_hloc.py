@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from linglue.cli import common
 from linglue.errors import LinGlueError
-from linglue.features import FRONT_ENDS
+from linglue.features import front_end
 from linglue.io.hloc import list_hloc_images, load_hloc_features
 from linglue.sfm.scan import check_name
 from linglue.sfm.store import FeatureStore, features_sha256
@@ -20,13 +20,14 @@ from linglue.types import Features
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FEATURES.h5", help="hloc's feature file")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="WORK", help="work folder")
-    parser.add_argument("--features", choices=list(FRONT_ENDS), required=True, help="what made them")
+    parser.add_argument("--features", required=True, metavar="NAME", help="front-end that made them")
     parser.add_argument("--hloc-dog", action="store_true", help="made by hloc's DoG: degrees, and sigma for diameter")
     common.add_overwrite(parser)
     common.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
+    kind = front_end(options.features).name
     names = list_hloc_images(options.file)
     if not names:
         raise LinGlueError(f"{options.file}: holds no image, expected a feature file of hloc")
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
     report = common.Report(options.json)
     work, keypoints = Workspace(options.output), 0
     with work.locked(), work.features() as store, store.all_or_nothing():
-        _check_kind(store, options.features, options.overwrite)
+        _check_kind(store, kind, options.overwrite)
         for name in tqdm(names, unit="image", desc="import", disable=None):
             found = _load(options, name)
             store.put(name, features_sha256(found), found, imported=True)
@@ -48,12 +49,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _load(options: argparse.Namespace, name: str) -> Features:
-    found = load_hloc_features(options.file, name, options.features, options.hloc_dog)
-    wanted = FRONT_ENDS[options.features].dim
-    if found.dim != wanted:
+    made_by = front_end(options.features)
+    found = load_hloc_features(options.file, name, made_by.name, options.hloc_dog)
+    if found.dim != made_by.dim:
         raise LinGlueError(
-            f"{options.file}: descriptors of {name!r} have {found.dim} entries, expected {wanted} "
-            f"for {options.features}"
+            f"{options.file}: descriptors of {name!r} have {found.dim} entries, expected {made_by.dim} "
+            f"for {made_by.name}"
         )
     return found
 
