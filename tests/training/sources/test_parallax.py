@@ -82,7 +82,7 @@ def test_occlusion(photos):
     """A small wall hides a part of the large one: hidden there in image 1, and known to be."""
     front, back = wall(pyramid(photos[1]), 3, 1.0, x=0.3), wall(pyramid(photos[0]), 8, 30)
     pair = pair_of([back, front])
-    zero = pair.one_from_zero.a
+    zero = pair.one_from_zero.a  # type: ignore[attr-defined]  # the view that the transfer starts from
     pixels = grid_points(320, 240, 60)
     at = np.rint(pixels).astype(int)
     on_back = zero.face[at[:, 1], at[:, 0]] == 0

@@ -147,8 +147,9 @@ def _drop_orientation(path: Path) -> None:
     exif = read_exif(path)
     if exif is not None and exif.orientation != UPRIGHT:
         stored = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-        if stored is not None:
-            cv2.imwrite(str(path), stored, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+        if stored is None:
+            raise LinGlueError(f"{path}: not an image that can be decoded")
+        cv2.imwrite(str(path), stored, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
 
 
 def _scene(folder: Path, name: str, max_error: float) -> SfmScene:
