@@ -10,6 +10,7 @@ from typing import TypeVar
 from tqdm import tqdm
 
 from linglue.cli import common
+from linglue.core.paths import check_name, check_outputs, path_below
 from linglue.errors import LinGlueError
 from linglue.io.colmap.text import write_match_text
 from linglue.io.hloc import save_hloc_features, save_hloc_matches
@@ -42,10 +43,12 @@ def run(options: argparse.Namespace) -> None:
         raise LinGlueError("nothing to export, expected --hloc-features, --hloc-matches, --colmap-text and --npz")
     if (options.hloc_matches or options.colmap_text) and not work.matches_file.is_file():
         raise LinGlueError(f"{work.folder}: holds no matches, expected a folder of `linglue match-pairs`")
+    ours = (work.features_file, work.matches_file, work.pairs, work.retrieval, work.database, work.summary, work.folder)
+    check_outputs(ours, targets)
     report = common.Report(options.json)
     with work.locked(), work.features() as features, work.matches() as matches:
         keypoints, pairs = features.counts(), sorted(matches.counts())
-        names = sorted(keypoints)
+        names = [check_name(name, work.features_file) for name in sorted(keypoints)]
         if options.hloc_features:
             save_hloc_features(options.hloc_features, ((name, features.get(name)) for name in _shown(names, "image")))
         if options.hloc_matches:
@@ -55,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
             write_match_text(options.colmap_text, ((*p, matches.get(*p)[0]) for p in _shown(pairs, "pair")))
         if options.npz:
             for name in _shown(names, "image"):
-                target = options.npz / f"{name}.npz"
+                target = path_below(options.npz, name, ".npz")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 save_features(target, features.get(name))
     files = [str(path) for path in targets if path]

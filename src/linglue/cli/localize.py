@@ -9,6 +9,7 @@ from typing import Any
 
 from linglue.cli import common
 from linglue.core.optional import need
+from linglue.core.paths import check_outputs
 from linglue.errors import LinGlueError
 from linglue.io.poses import write_poses
 from linglue.localization.absolute_pose import PoseConfig
@@ -72,6 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     need("pycolmap", "linglue localize")
     common.check_output(options.output, (".txt",))
+    details = options.output.with_suffix(DETAILS_SUFFIX)
+    given = [options.queries, options.images, options.intrinsics, options.weights, options.extractor_weights]
+    check_outputs(given, [options.output, details])
     work = Workspace(options.map)
     check_map(work)
     device = common.device(options)
@@ -83,7 +87,6 @@ def run(options: argparse.Namespace) -> None:
     matcher = partial(Matcher.from_pretrained, how.features, how.weights, options.weights, device)
     queries, problems = find_queries(options.queries, options.images, options.intrinsics)
 
-    details = options.output.with_suffix(DETAILS_SUFFIX)
     found = localize_queries(queries, lambda: Localizer.from_work(work.folder, matcher(), config), settings, details)
     poses = {located.name: located.pose for located in found.located if located.pose is not None}
     write_poses(options.output, poses)
