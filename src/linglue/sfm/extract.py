@@ -7,10 +7,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from linglue.core.fingerprint import features_fingerprint, weights_sha256
 from linglue.core.pool import run_all
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.features.base import Extractor
@@ -76,7 +75,7 @@ def extract_images(images: list[ImageFile], config: ExtractConfig, store: Featur
     there = store.expect(wanted)
     missing = [image for image in images if image.name not in there]
     failures: dict[str, str] = {}
-    bar = tqdm(total=len(images), initial=len(images) - len(missing), unit="image", desc="extract", disable=None)
+    bar = progress(total=len(images), initial=len(images) - len(missing), unit="image", desc="extract")
     with bar:
         for image, found in run_all(partial(_Worker, config), missing, workers):
             if isinstance(found, str):
