@@ -13,6 +13,7 @@ from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.features.base import Extractor
+from linglue.io.exif import upright_size
 from linglue.io.images import read_image, read_mask
 from linglue.matcher import MAX_KEYPOINTS, RESIZE
 from linglue.sfm.scan import ImageFile
@@ -98,9 +99,23 @@ def extract_images(images: list[ImageFile], config: ExtractConfig, store: Featur
 
 
 def _use_imported(images: list[ImageFile], store: FeatureStore) -> Extracted:
-    counts = store.counts()
-    usable = [image for image in images if counts.get(image.name)]
-    problems = [f"{image.name}: no imported features, left out" for image in images if not counts.get(image.name)]
+    """The images that imported features belong to, by name and size; they are not extracted anew."""
+    counts, sizes = store.counts(), store.sizes()
+    usable, problems = [], []
+    for image in images:
+        if not counts.get(image.name):
+            problems.append(f"{image.name}: no imported features, left out")
+            continue
+        try:
+            size = upright_size(image.path)
+        except LinGlueError as error:
+            problems.append(f"{image.name}: left out ({str(error).removeprefix(f'{image.path}: ')})")
+            continue
+        if size == sizes[image.name]:
+            usable.append(image)
+        else:
+            have, want = (f"{s.width}x{s.height}" for s in (sizes[image.name], size))
+            problems.append(f"{image.name}: left out (its imported features are of {have} pixels, it has {want})")
     return Extracted(usable, problems, 0, len(usable), sum(counts[image.name] for image in usable))
 
 
