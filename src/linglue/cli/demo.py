@@ -82,7 +82,7 @@ def _judge(
         points0[known],
         points1[known],
         correct=viz.correctness(errors[known], THRESHOLD),
-        lines=[f"{correct} correct, precision {precision:.0%}"],
+        caption=[f"{correct} correct, precision {precision:.0%}"],
     )
 
 

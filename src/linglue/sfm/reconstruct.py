@@ -191,7 +191,7 @@ def _settings(config: ReconstructConfig) -> dict[str, Any]:
 def _draw(
     work: Workspace, model: Any, names: Sequence[str], verified: Mapping[Pair, int], registered: Sequence[str]
 ) -> None:
-    from linglue.viz.scene import draw_match_graph, draw_model
+    from linglue.viz.model import draw_match_graph, draw_model
 
     work.pictures.mkdir(exist_ok=True)
     draw_model(work.pictures / "model.png", model)
