@@ -6,7 +6,6 @@ import signal
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,37 +16,41 @@ from linglue.errors import LinGlueError
 from linglue.io.colmap.database import open_database, read_images, read_matches, write_database
 from linglue.io.pair_list import write_pairs
 from linglue.sfm.match_database import match_database
+from linglue.types import Matches
 
 pycolmap = pytest.importorskip("pycolmap")
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """Mutual nearest neighbours: fast, and right in the scene. Kills its process, or fails, at the given call."""
+    """Mutual nearest neighbours: fast, and right in the scene. Kills its process at the given call."""
 
     name: str = "nearest"
     killed_at: int = 0
-    fails_at: int = 0
+    weights: None = None
 
     def build(self):
         return NearestMatcher(self)
 
 
+@dataclass
 class NearestMatcher:
-    def __init__(self, config):
-        self.config, self.calls = config, 0
-        self.settings = {"name": config.name}
+    config: Nearest
+    calls: int = 0
+
+    @property
+    def settings(self):
+        return {"name": self.config.name}
 
     def match(self, features0, features1):
         self.calls += 1
         if self.calls == self.config.killed_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.calls == self.config.fails_at:
-            raise LinGlueError("the machine is on fire")
         similar = features0.descriptors @ features1.descriptors.T
         index0, index1 = np.arange(len(similar)), similar.argmax(1)
         mutual = similar.argmax(0)[index1] == index0
-        return SimpleNamespace(indices=np.column_stack([index0, index1])[mutual])
+        indices = np.column_stack([index0, index1])[mutual]
+        return Matches.of(features0, features1, indices, np.ones(len(indices), np.float32))
 
 
 def content(path: Path) -> list[tuple]:
@@ -180,14 +183,31 @@ def test_what_cannot_be_used_is_said_in_one_line(tmp_path):
     assert not list(tmp_path.glob("*none*"))
 
 
+@dataclass(frozen=True)
+class Failing(Nearest):
+    """Fails in the middle."""
+
+    failing: bool = True
+
+    def build(self):
+        return FailingMatcher(self)
+
+
+class FailingMatcher(NearestMatcher):
+    def match(self, features0, features1):
+        if getattr(self.config, "failing", False) and self.calls == 3:
+            raise LinGlueError("the machine is on fire")
+        return super().match(features0, features1)
+
+
 def test_an_error_in_the_middle_changes_nothing_and_loses_nothing(tmp_path):
     path = tmp_path / "database.db"
     write_scene(path, all_pairs())
     before = path.read_bytes()
     with pytest.raises(LinGlueError, match="on fire"):
-        match_database(path, "existing", Nearest(fails_at=4))
+        match_database(path, "existing", Failing())
     assert path.read_bytes() == before
-    assert match_database(path, "existing", Nearest()).kept == 3
+    assert match_database(path, "existing", Failing(failing=False)).kept == 3
 
 
 def test_a_database_that_cannot_be_matched_is_not_touched(tmp_path):

@@ -21,12 +21,18 @@ def check_name(name: str, where: str | Path) -> str:
         'room/a b.jpg'
         >>> check_name("../a.jpg", "features.h5")
         Traceback (most recent call last):
-        linglue.errors.LinGlueError: features.h5: image name is '../a.jpg', expected a path below a folder, without '..'
+        linglue.errors.LinGlueError: features.h5: image name is '../a.jpg', expected a plain path below a folder
     """
     drive = os.name == "nt" and (PureWindowsPath(name).drive or "\\" in name)
     parts = name.split("/")
-    if drive or "\0" in name or PurePosixPath(name).is_absolute() or ".." in parts or set(parts) <= {"", "."}:
-        raise LinGlueError(f"{where}: image name is {name!r}, expected a path below a folder, without '..'")
+    if (
+        drive
+        or any(c in "\t\n\r\0" for c in name)
+        or PurePosixPath(name).is_absolute()
+        or ".." in parts
+        or set(parts) <= {"", "."}
+    ):
+        raise LinGlueError(f"{where}: image name is {name!r}, expected a plain path below a folder")
     return name
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,15 @@ import numpy as np
 from tqdm import tqdm
 
 from linglue.core.atomic import atomic_path
-from linglue.core.fingerprint import file_sha256, settings_hash
+from linglue.core.fingerprint import file_sha256, fingerprint
 from linglue.core.lock import locked
 from linglue.errors import LinGlueError
 from linglue.geometry.pose import Pose
 from linglue.localization.localizer import Localization, LocalizeConfig, Localizer
 from linglue.localization.queries import Query, describe_camera, problem_line
 from linglue.sfm.workspace import Workspace
+
+_FOREIGN = "is no record of `linglue localize` and would be replaced, expected another name for the output"
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,8 @@ class Run:
 def map_settings(work: Workspace, config: LocalizeConfig, matcher: Mapping[str, Any]) -> dict[str, Any]:
     """All that decides where an image is found, but the image itself: map, configuration and matcher."""
     with work.features() as store:
-        features = settings_hash(store.made_from())
+        features = fingerprint(features=store.made_from())
     return {
-        "linglue": version("linglue"),
         "features": features,
         "model": {path.name: file_sha256(path) for path in sorted(work.model.iterdir()) if path.is_file()},
         "config": asdict(config),
@@ -90,13 +90,13 @@ def localize_queries(
     problems: list[str] = []
     found: dict[str, Located] = {}
     with locked(record):
-        known = _read_record(record)
+        known = read_record(record)
         _write_record(record, known.values())  # without what a killed run left of its last line
         todo: list[tuple[Query, str]] = []
         for query in queries:
             try:
                 camera = {"camera": describe_camera(query.camera), "refine": query.refine_camera}
-                made_from = settings_hash({**settings, **camera, "image": file_sha256(query.path)})
+                made_from = fingerprint(**settings, **camera, image=file_sha256(query.path))
             except LinGlueError as error:
                 problems.append(problem_line(query.name, query.path, error))
                 continue
@@ -126,17 +126,24 @@ def _line(located: Located) -> str:
     return json.dumps(asdict(located)) + "\n"
 
 
-def _read_record(path: Path) -> dict[str, Located]:
-    """By name, the last one of each; lines that cannot be read, as of a killed run, are skipped."""
+def read_record(path: Path) -> dict[str, Located]:
+    """By name, the last one of each. Of a killed run the last line may be cut; any other line is another's file."""
     found: dict[str, Located] = {}
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-            try:
-                values = json.loads(line)
-                lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
-                found[values["name"]] = Located(**{**values, **lists})
-            except (ValueError, TypeError, KeyError, AttributeError):
-                continue
+    if not path.exists():
+        return found
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise LinGlueError(f"{path}: {_FOREIGN}") from error
+    for number, line in enumerate(lines):
+        try:
+            values = json.loads(line)
+            lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+            found[values["name"]] = Located(**{**values, **lists})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            cut = found and number == len(lines) - 1
+            if not cut:
+                raise LinGlueError(f"{path}: {_FOREIGN}") from error
     return found
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tqdm import tqdm
 
-from linglue.core.fingerprint import settings_hash
+from linglue.core.fingerprint import fingerprint
 from linglue.core.lock import locked
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import colmap_from_pixel, quiet_pycolmap
@@ -21,7 +21,7 @@ from linglue.io.colmap.database import DatabaseImage, check_database, open_datab
 from linglue.io.colmap.edit import Edit, IdPair, MatchReplacer, edit_database
 from linglue.io.pair_list import read_pairs
 from linglue.matcher import MatcherConfig
-from linglue.sfm.match import FEATURES_KEPT
+from linglue.sfm.match import FEATURES_KEPT, build_matcher
 from linglue.types import Features
 
 if TYPE_CHECKING:
@@ -115,8 +115,9 @@ def _match(
     digests = {i: _digest(load(i)) for i in tqdm(used, desc="read features", unit="image", disable=None)}
     if not any(database.num_keypoints_for_image(image_id) for image_id in used):
         raise LinGlueError(f"{path}: its images have no keypoints, they must be extracted first")
-    built = matcher.build()
-    made_from = {pair: settings_hash({**built.settings, "features": [digests[i] for i in pair]}) for pair in pairs}
+    built = build_matcher(matcher)
+    settings = dict(built.settings)
+    made_from = {pair: fingerprint(matcher=settings, features=[digests[i] for i in pair]) for pair in pairs}
     done = replacer.made_from()
     missing = [pair for pair in pairs if done.get(pair) != made_from[pair]]
     bar = tqdm(total=len(pairs), initial=len(pairs) - len(missing), desc="match", unit="pair", disable=None)

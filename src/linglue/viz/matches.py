@@ -98,9 +98,8 @@ def draw_matches(
         raise LinGlueError("both values and correct are given, expected one of them: they decide the colours")
     if max_lines is not None and max_lines < 1:
         raise LinGlueError(f"lines is {max_lines}, expected at least 1")
-    degree = _per_match("values", values, count) if values is not None else None
-    if correct is not None:
-        degree = _per_match("correct", correct, count)
+    name, given = ("values", values) if correct is None else ("correct", correct)
+    degree = None if given is None else _per_match(name, given, count)
     chosen = _spread(points0, None if correct is not None else degree, max_lines)
     points0, points1 = points0[chosen], points1[chosen]
     degree = None if degree is None else degree[chosen]
@@ -164,10 +163,8 @@ def _spread(points: FloatArray, degree: FloatArray | None, count: int | None) ->
     """
     if count is None or len(points) <= count:
         return np.arange(len(points))
-    if degree is None:
-        order = np.random.default_rng(0).permutation(len(points))
-    else:
-        order = np.argsort(-degree, kind="stable")
+    rank = np.random.default_rng(0).permutation(len(points)) if degree is None else -degree
+    order = np.argsort(rank, kind="stable")
     low, high = points.min(axis=0), points.max(axis=0)
     side = max(float(np.sqrt(np.prod(high - low) / count)), 1e-6)  # about one cell per line
     cells = np.floor((points[order] - low) / side).astype(np.int64)  # (K, 2), best first
