@@ -166,7 +166,7 @@ def test_what_is_no_database(tmp_path):
 
 
 def test_bad_settings():
-    with pytest.raises(LinGlueError, match="expected incremental, global"):
+    with pytest.raises(LinGlueError, match="mapper is 'fast', expected incremental, global"):
         MappingConfig("fast")
     with pytest.raises(LinGlueError, match="threads is 0"):
         MappingConfig(threads=0)

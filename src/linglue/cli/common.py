@@ -9,14 +9,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from linglue.errors import LinGlueError
-from linglue.features import DEFAULT_FEATURES, EXTRACTORS
-from linglue.matcher import MAX_KEYPOINTS, RESIZE
+from linglue.features import DEFAULT_FEATURES, EXTRACTORS, MAX_KEYPOINTS, RESIZE
 
 if TYPE_CHECKING:
+    from linglue.matcher import MatcherConfig
     from linglue.sfm.extract import ExtractConfig
+    from linglue.sfm.scan import ScanConfig
     from linglue.sfm.workspace import Workspace
 
 
@@ -51,10 +50,25 @@ def add_extraction(parser: argparse.ArgumentParser) -> None:
 
 
 def add_images(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of photographs, with any subfolders")
+    parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of images, with any subfolders")
+    parser.add_argument("--image-list", type=Path, metavar="FILE", help="only these images: one name a line")
+    parser.add_argument(
+        "--verify", action="store_true", help="read every image again, also those of the same size and time of change"
+    )
     parser.add_argument(
         "--masks", type=Path, metavar="DIR", help="IMAGE.png for IMAGE in here: no keypoints where it is black"
     )
+
+
+def scan_config(options: argparse.Namespace) -> ScanConfig:
+    """Which files of IMAGES are meant, from --masks, --image-list and --verify."""
+    from linglue.sfm.scan import ScanConfig
+
+    return ScanConfig(options.masks, options.image_list, options.verify)
+
+
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--overwrite", action="store_true", help="replace files in WORK that LinGlue did not make, too")
 
 
 def add_work(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +78,34 @@ def add_work(parser: argparse.ArgumentParser) -> None:
 def add_weights(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", type=Path, metavar="FILE", help="your own network instead of the one in the package"
+    )
+
+
+def add_matching(parser: argparse.ArgumentParser) -> None:
+    """--matcher, --weights and --min-score: `matcher_config` makes a MatcherConfig of them."""
+    parser.add_argument(
+        "--matcher",
+        default="linglue",
+        metavar="NAME",
+        help="linglue, linglue-nofilter, mnn, ratio, adalam, lightglue, or package:Name of your own",
+    )
+    add_weights(parser)
+    parser.add_argument(
+        "--min-score",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="LinGlue's matches that score less, of 0 to 1, are dropped; from 0.5 the filter itself found them",
+    )
+
+
+def matcher_config(options: argparse.Namespace, features: str, device: str) -> MatcherConfig:
+    """The matcher that --matcher, --weights and --min-score ask for, for features of the kind `features`."""
+    from linglue.matcher import MatcherConfig
+    from linglue.matching.match import MatchingConfig
+
+    return MatcherConfig(
+        options.matcher, features, options.weights, device, MatchingConfig(min_score=options.min_score)
     )
 
 
@@ -116,6 +158,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def device(options: argparse.Namespace) -> str:
     """The device to compute on, checked: torch's own errors come late and over many lines."""
+    import torch
+
     name: str = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.zeros(1, device=name)

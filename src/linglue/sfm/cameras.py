@@ -1,4 +1,4 @@
-"""Intrinsics of photographs, as COLMAP's cameras: given by the user, or a first guess from EXIF, and who shares them.
+"""Intrinsics of images, as COLMAP's cameras: given by the user, or a first guess from EXIF, and who shares them.
 
 Everything here is in COLMAP's convention: principal points count from the corner of the top-left pixel.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -21,6 +21,8 @@ from linglue.types import ImageSize
 
 if TYPE_CHECKING:
     import pycolmap
+
+    from linglue.sfm.store import FeatureStore
 
 Sharing = Literal["auto", "single", "folder", "image"]
 
@@ -35,18 +37,16 @@ _UNUSABLE = ("INVALID", "EQUIRECTANGULAR")  # a panorama has no focal length
 
 @dataclass(frozen=True)
 class CameraConfig:
-    """Which camera each photograph has.
+    """Which camera each image has.
 
-    `sharing` of estimated intrinsics: "single" camera for all photographs, one per "folder", one per "image", or
-    "auto": within a folder, photographs of the same size and EXIF camera and focal length; without EXIF, all of a
-    folder if they have one size, as frames of a video do. Photographs of different sizes never share.
+    `sharing` of estimated intrinsics: "single" camera for all images, one per "folder", one per "image", or
+    "auto": within a folder, images of the same size and EXIF camera and focal length; without EXIF, all of a
+    folder if they have one size, as frames of a video do. Images of different sizes never share.
     """
 
     model: str = "SIMPLE_RADIAL"  # COLMAP's name; for cameras that are not given in full
     sharing: Sharing = "auto"
-    intrinsics: str | None = (
-        None  # "fx,fy,cx,cy" or "MODEL,p1,p2,…" of all photographs, or a file; see `read_intrinsics`
-    )
+    intrinsics: str | None = None  # "fx,fy,cx,cy" or "MODEL,p1,p2,…" of all images, or a file; see `read_intrinsics`
 
     def __post_init__(self) -> None:
         _check_model(self.model, "camera model")
@@ -60,18 +60,36 @@ class CameraConfig:
 
 @dataclass(frozen=True, eq=False)
 class Cameras:
-    """The camera of each photograph by its name; photographs that share one have the same object."""
+    """The camera of each image by its name; images that share one have the same object."""
 
     by_name: dict[str, pycolmap.Camera]
     given: frozenset[str]  # names whose intrinsics the user gave: they are kept as they are
     problems: list[str] = field(default_factory=list)  # one line about each thing users should know
 
 
-def assign_cameras(paths: Mapping[str, Path], sizes: Mapping[str, ImageSize], config: CameraConfig) -> Cameras:
-    """Cameras of the photographs, `paths` and upright `sizes` by name; reads only files without given intrinsics."""
+def assign_cameras(
+    paths: Mapping[str, Path],
+    sizes: Mapping[str, ImageSize],
+    config: CameraConfig,
+    store: FeatureStore | None = None,
+    sha256: Mapping[str, str] | None = None,
+) -> Cameras:
+    """The cameras of all images.
+
+    Args:
+        paths: image files by name, where they are known; read only where intrinsics are not given.
+        sizes: upright, by name, of all images.
+        config: what is given, and who shares.
+        store: remembers the EXIF of files by their content, so that unchanged ones are not read again.
+        sha256: contents of the files, where they are known.
+    """
     given, problems = _given_cameras(sizes, config)
-    guessed = {name: path for name, path in paths.items() if name not in given}
-    return Cameras({**given, **_estimated_cameras(guessed, sizes, config)}, frozenset(given), problems)
+    exif = {
+        name: _cached_exif(paths.get(name), (sha256 or {}).get(name), store)
+        for name in tqdm(sizes, desc="cameras", unit="image", disable=None, leave=False)
+        if name not in given
+    }
+    return Cameras({**given, **_estimated_cameras(exif, sizes, config)}, frozenset(given), problems)
 
 
 def read_intrinsics(path: Path) -> dict[str, pycolmap.Camera]:
@@ -102,7 +120,7 @@ def read_intrinsics(path: Path) -> dict[str, pycolmap.Camera]:
 
 
 def _given_cameras(sizes: Mapping[str, ImageSize], config: CameraConfig) -> tuple[dict[str, Any], list[str]]:
-    """Cameras of the photographs whose intrinsics are known, and what is to be said about the others."""
+    """Cameras of the images whose intrinsics are known, and what is to be said about the others."""
     if config.intrinsics is None:
         return {}, []
     path = Path(config.intrinsics)
@@ -121,7 +139,7 @@ def _given_cameras(sizes: Mapping[str, ImageSize], config: CameraConfig) -> tupl
 
 
 def _one_for_all(sizes: Mapping[str, ImageSize], text: str) -> tuple[dict[str, Any], list[str]]:
-    """The camera that `text` describes, for all photographs of the most frequent size."""
+    """The camera that `text` describes, for all images of the most frequent size."""
     where = f"intrinsics {text!r}"
     fields = [part.strip() for part in text.split(",")]
     model = fields.pop(0) if fields[0][:1].isalpha() else _PINHOLE
@@ -137,13 +155,9 @@ def _one_for_all(sizes: Mapping[str, ImageSize], text: str) -> tuple[dict[str, A
 
 
 def _estimated_cameras(
-    paths: Mapping[str, Path], sizes: Mapping[str, ImageSize], config: CameraConfig
+    exif: Mapping[str, _Exif], sizes: Mapping[str, ImageSize], config: CameraConfig
 ) -> dict[str, Any]:
     """Cameras with the focal length of EXIF, or a guess, for the mapper to refine."""
-    exif = {
-        name: _read_exif(path)
-        for name, path in tqdm(paths.items(), desc="cameras", unit="image", disable=None, leave=False)
-    }
     keys = _sharing_keys(exif, sizes, config.sharing)
     focals: dict[tuple[object, ...], list[float]] = {key: [] for key in keys.values()}  # known ones, by camera
     for name, key in keys.items():
@@ -170,6 +184,19 @@ class _Exif:
     focal: float | None  # pixels
 
 
+def _cached_exif(path: Path | None, sha256: str | None, store: FeatureStore | None) -> _Exif:
+    """Of a file, or as the store remembers it by its content."""
+    if path is None:
+        return _Exif(None, None)
+    if store is None or sha256 is None:
+        return _read_exif(path)
+    known = store.header(sha256).get("exif")
+    if known is None:
+        known = asdict(_read_exif(path))
+        store.remember_header(sha256, exif=known)
+    return _Exif(**known)
+
+
 def _read_exif(path: Path) -> _Exif:
     """COLMAP knows the sensors of many cameras, so it can do without the 35 mm equivalent."""
     bitmap = quiet_pycolmap(_PURPOSE).Bitmap.read(path, as_rgb=False)
@@ -184,7 +211,7 @@ def _read_exif(path: Path) -> _Exif:
 def _sharing_keys(
     exif: Mapping[str, _Exif], sizes: Mapping[str, ImageSize], sharing: Sharing
 ) -> dict[str, tuple[object, ...]]:
-    """Photographs with equal keys share a camera."""
+    """Images with equal keys share a camera."""
     if sharing == "single":
         return {name: (sizes[name],) for name in exif}
     if sharing == "image":

@@ -1,4 +1,4 @@
-"""Where photographs were taken, from EXIF or a file of the user's, and which of them are close to each other."""
+"""Where images were taken, from EXIF or a file of the user's, and which of them are close to each other."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _GEOGRAPHIC = (("name", "lat", "lon"), ("name", "lat", "lon", "alt"))
 
 
 def exif_positions(photos: Mapping[str, Path]) -> Positions:
-    """Positions of the photographs (path by name) that carry GPS coordinates, see `metric_positions`."""
+    """Positions of the images (path by name) that carry GPS coordinates, see `metric_positions`."""
     found = {name: read_gps(path) for name, path in photos.items()}
     return metric_positions({name: place for name, place in found.items() if place is not None})
 
 
 def read_gps(path: str | Path) -> LatLon | None:
-    """Latitude and longitude of a photograph, or None where it has none, or none that can be."""
+    """Latitude and longitude of a image, or None where it has none, or none that can be."""
     from PIL import ExifTags, Image
 
     try:
@@ -37,7 +37,7 @@ def read_gps(path: str | Path) -> LatLon | None:
             gps = image.getexif().get_ifd(ExifTags.IFD.GPSInfo)
         lat = _degrees(gps[ExifTags.GPS.GPSLatitude], gps.get(ExifTags.GPS.GPSLatitudeRef))
         lon = _degrees(gps[ExifTags.GPS.GPSLongitude], gps.get(ExifTags.GPS.GPSLongitudeRef))
-    except Exception:  # not there, or damaged in one of the many ways EXIF can be: the photograph itself may be fine
+    except Exception:  # not there, or damaged in one of the many ways EXIF can be: the image itself may be fine
         return None
     if not _on_earth(lat, lon) or lat == lon == 0:  # cameras without a fix write zeros
         return None
@@ -87,7 +87,7 @@ def read_positions(path: str | Path) -> Positions:
 def metric_positions(places: Mapping[str, LatLon]) -> Positions:
     """East, north and up in metres from the first place by name.
 
-    Altitude is taken as zero: it is missing in many photographs and off by tens of metres in others.
+    Altitude is taken as zero: it is missing in many images and off by tens of metres in others.
     """
     if not places:
         return {}
@@ -110,11 +110,6 @@ def position_pairs(positions: Mapping[str, NDArray[np.float64]], top: int, radiu
         others = [j for j in row if j != i and j < len(names)]  # at one place the image itself need not come first
         pairs |= {make_pair(names[i], names[j]) for j in others[:top]}
     return sorted(pairs)
-
-
-def without_position(names: Iterable[str], positions: Mapping[str, NDArray[np.float64]]) -> list[str]:
-    """The images nothing is known about, sorted."""
-    return sorted(set(names) - positions.keys())
 
 
 def _degrees(value: Iterable[float], reference: object) -> float:

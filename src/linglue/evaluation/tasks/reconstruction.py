@@ -28,10 +28,10 @@ from linglue.evaluation.report import Table
 from linglue.io.colmap_database import open_database
 from linglue.io.pair_list import read_pairs
 from linglue.sfm.cameras import CameraConfig
-from linglue.sfm.extract import ExtractConfig, extract_photos
+from linglue.sfm.extract import ExtractConfig, extract_images
 from linglue.sfm.map import MappingConfig
 from linglue.sfm.reconstruct import ReconstructConfig, reconstruct
-from linglue.sfm.scan import check_images, survey
+from linglue.sfm.scan import check_images, scan_images
 from linglue.sfm.sparse_model import ModelStatistics, aligned_errors, read_model
 from linglue.sfm.summary import Summary
 from linglue.sfm.workspace import Workspace
@@ -43,7 +43,7 @@ _MODEL_CODE = (
     "geometry/colmap.py",
     "io/colmap_database.py",
     "sfm/map.py",
-    "sfm/places.py",
+    "sfm/map_stores.py",
 )
 
 
@@ -130,7 +130,7 @@ def _by_method(
 ) -> ModelScore:
     """The score of a matcher, with all of our pipeline around it."""
     config = ReconstructConfig(
-        extract=how.extract, recipe=recipe, cameras=cameras, mapping=how.mapping, workers=how.workers, pictures=False
+        extract=how.extract, matcher=recipe, cameras=cameras, mapping=how.mapping, workers=how.workers, pictures=False
     )
     before = _written(work.summary)
     try:
@@ -149,8 +149,8 @@ def _by_colmap(scene: KnownScene, work: Workspace, how: Measurement, config: Col
     before = _written(work.summary)
     try:
         with work.features() as features:
-            found = survey(scene.images, features)
-            photos = extract_photos(found.photos, how.extract, features, how.workers).photos
+            found = scan_images(scene.images, features)
+            photos = extract_images(found.images, how.extract, features, how.workers).images
         cameras = {name: view.camera for name, view in scene.views.items()}
         summary = reconstruct_by_colmap(scene.images, photos, cameras, work, config)
     except LinGlueError as error:
