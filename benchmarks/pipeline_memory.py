@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from linglue.io.colmap_database import write_database
+from linglue.io.colmap.database import write_database
 from linglue.matcher import MatcherConfig
 from linglue.sfm.match import match_pairs
 from linglue.sfm.retrieval import Retrieval

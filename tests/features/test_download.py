@@ -18,8 +18,20 @@ from linglue.features.download import fetch_weights
 CONTENT = np.random.default_rng(0).bytes(1_500_000)
 
 
+class Server(HTTPServer):
+    """Remembers what it was asked for; `cut` ends the next answer after that many bytes, `ranges` allows parts."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[str | None] = []
+        self.cut: int | None = None
+        self.ranges = True
+
+
 class Handler(BaseHTTPRequestHandler):
-    """Serves CONTENT; `server.cut` ends the next answer after that many bytes."""
+    """Serves CONTENT."""
+
+    server: Server
 
     def do_GET(self):
         server = self.server
@@ -48,8 +60,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    server.asked, server.cut, server.ranges = [], None, True
+    server = Server()
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server

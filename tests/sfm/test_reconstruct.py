@@ -184,4 +184,4 @@ def test_killed_at_random_moments_it_ends_with_the_same_matches(photos, finished
     assert report["kills"] >= 20
     assert matches_of(tmp_path / "work" / "matches.db") == matches_of(finished[0].matches_file)
     assert report["registered"] == VIEWS
-    assert not list((tmp_path / "work").glob(".*.part*"))
+    assert not list((tmp_path / "work").glob(".linglue-*.part*"))

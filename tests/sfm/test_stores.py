@@ -10,8 +10,9 @@ import time
 import numpy as np
 import pytest
 
+from linglue.core.sqlite import LAYOUT, MARK
 from linglue.errors import LinGlueError
-from linglue.sfm.store import LAYOUT, MARK, FeatureStore, MatchStore
+from linglue.sfm.store import FeatureStore, MatchStore
 from linglue.types import Features
 
 NAMES = [
@@ -179,7 +180,7 @@ def test_keypoints_without_descriptors(tmp_path):
 def test_a_folder_that_cannot_be_written_can_be_read(tmp_path, monkeypatch):
     with FeatureStore(tmp_path / "f.db") as store:
         store.put("a", "x", make_features(0))
-    monkeypatch.setattr("linglue.sfm.store.os.access", lambda *_: False)
+    monkeypatch.setattr("linglue.core.sqlite.os.access", lambda *_: False)
     with FeatureStore(tmp_path / "f.db") as store:
         assert store.names() == ["a"] and len(store.get("a")) == 20
         with pytest.raises(LinGlueError, match="readonly"):

@@ -11,9 +11,8 @@ from linglue.cli import common
 from linglue.cli.pair_options import add_pairs, pairs_config
 from linglue.core.optional import need
 from linglue.errors import LinGlueError
-from linglue.features import front_end
+from linglue.features import DEFAULT_FEATURES, front_end
 from linglue.sfm.cameras import CameraConfig, Sharing
-from linglue.sfm.extract import ExtractConfig
 from linglue.sfm.map import MAPPERS, MappingConfig
 from linglue.sfm.match import build_matcher
 from linglue.sfm.reconstruct import ReconstructConfig, reconstruct
@@ -26,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_images(parser)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="WORK", help="work folder")
     common.add_front_end(parser)
-    parser.set_defaults(features=None)
     common.add_extraction(parser)
     common.add_matching(parser)
     add_pairs(parser)
@@ -65,8 +63,12 @@ def add_mapping(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     need("pycolmap", "linglue reconstruct")
     device, work = common.device(options), Workspace(options.output)
-    options.features = _features(options.features, work)
-    kind = options.features if _is_imported(work) else front_end(options.features).name
+    imported = _imported_kind(work)
+    kind = imported or front_end(options.features).name
+    if imported is not None and options.features != DEFAULT_FEATURES and front_end(options.features).name != imported:
+        raise LinGlueError(
+            f"--features is {options.features}, expected {imported}: {work.folder} holds imported features of it"
+        )
     config = ReconstructConfig(
         extract=common.extract_config(options, device),
         pairs=pairs_config(options),
@@ -80,7 +82,7 @@ def run(options: argparse.Namespace) -> None:
     check_images(options.images, config.scan, least=2)
     common.check_folder(options.output)
     # What the front-end or the network lacks is said before anything is written.
-    if not _is_imported(work):
+    if imported is None:
         config.extract.extractor()
     build_matcher(config.matcher)
     report = common.Report(options.json)
@@ -96,19 +98,9 @@ def report_summary(report: common.Report, summary: Summary, work: Workspace) -> 
     report.finish()
 
 
-def _is_imported(work: Workspace) -> bool:
+def _imported_kind(work: Workspace) -> str | None:
+    """The front-end of imported features, if the folder holds such."""
     if not work.features_file.is_file():
-        return False
+        return None
     with work.features() as store:
-        return store.imported()
-
-
-def _features(asked: str | None, work: Workspace) -> str:
-    """The front-end: that of imported features, where there are any."""
-    if not _is_imported(work):
-        return asked or ExtractConfig.features
-    with work.features() as store:
-        kind = store.kind()
-    if asked not in (None, kind):
-        raise LinGlueError(f"--features is {asked}, expected {kind}: {work.folder} holds imported features of it")
-    return kind
+        return store.kind() if store.imported() else None

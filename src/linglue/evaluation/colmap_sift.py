@@ -14,7 +14,7 @@ from linglue.core.fingerprint import settings_hash
 from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
-from linglue.io.colmap_database import open_database, read_images
+from linglue.io.colmap.database import open_database, read_images
 from linglue.sfm.colmap_sift import extract_sift, match_sift
 from linglue.sfm.map import MapRequest, map_incrementally, verified_matches
 from linglue.sfm.scan import ImageFile

@@ -12,7 +12,7 @@ from linglue.matcher import MatcherConfig, PairMatcher
 from linglue.sfm.extract import ExtractConfig
 from linglue.types import Features, Matches
 
-_FEATURE_CODE = ("features", "io/images.py", "types.py")
+_FEATURE_CODE = ("features", "geometry/pixels.py", "io/images.py", "types.py")
 
 
 def scene_folder(work: Path, scene: str, extract: ExtractConfig) -> Path:

@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 
 from linglue.errors import LinGlueError
-from linglue.io.images import Image, ImageSource, Mask, as_image, resize_points, shrink
+from linglue.geometry.pixels import resize_points
+from linglue.io.images import Image, ImageSource, Mask, as_image, shrink
 from linglue.types import Features, ImageSize
 
 TILE_GRID = 32  # tiles begin at multiples of this, so that cells and pyramid levels lie as in the whole image

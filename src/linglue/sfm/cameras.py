@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -17,12 +17,11 @@ from tqdm import tqdm
 
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
+from linglue.io.exif import Exif, read_exif
 from linglue.types import ImageSize
 
 if TYPE_CHECKING:
     import pycolmap
-
-    from linglue.sfm.store import FeatureStore
 
 Sharing = Literal["auto", "single", "folder", "image"]
 
@@ -67,29 +66,17 @@ class Cameras:
     problems: list[str] = field(default_factory=list)  # one line about each thing users should know
 
 
-def assign_cameras(
-    paths: Mapping[str, Path],
-    sizes: Mapping[str, ImageSize],
-    config: CameraConfig,
-    store: FeatureStore | None = None,
-    sha256: Mapping[str, str] | None = None,
-) -> Cameras:
+def assign_cameras(paths: Mapping[str, Path], sizes: Mapping[str, ImageSize], config: CameraConfig) -> Cameras:
     """The cameras of all images.
 
     Args:
         paths: image files by name, where they are known; read only where intrinsics are not given.
         sizes: upright, by name, of all images.
         config: what is given, and who shares.
-        store: remembers the EXIF of files by their content, so that unchanged ones are not read again.
-        sha256: contents of the files, where they are known.
     """
     given, problems = _given_cameras(sizes, config)
-    exif = {
-        name: _cached_exif(paths.get(name), (sha256 or {}).get(name), store)
-        for name in tqdm(sizes, desc="cameras", unit="image", disable=None, leave=False)
-        if name not in given
-    }
-    return Cameras({**given, **_estimated_cameras(exif, sizes, config)}, frozenset(given), problems)
+    guessed = {name: size for name, size in sizes.items() if name not in given}
+    return Cameras({**given, **_estimated_cameras(paths, guessed, config)}, frozenset(given), problems)
 
 
 def read_intrinsics(path: Path) -> dict[str, pycolmap.Camera]:
@@ -155,13 +142,18 @@ def _one_for_all(sizes: Mapping[str, ImageSize], text: str) -> tuple[dict[str, A
 
 
 def _estimated_cameras(
-    exif: Mapping[str, _Exif], sizes: Mapping[str, ImageSize], config: CameraConfig
+    paths: Mapping[str, Path], sizes: Mapping[str, ImageSize], config: CameraConfig
 ) -> dict[str, Any]:
     """Cameras with the focal length of EXIF, or a guess, for the mapper to refine."""
+    exif = {
+        name: read_exif(paths[name]) if name in paths else None
+        for name in tqdm(sizes, desc="cameras", unit="image", disable=None, leave=False)
+    }
     keys = _sharing_keys(exif, sizes, config.sharing)
     focals: dict[tuple[object, ...], list[float]] = {key: [] for key in keys.values()}  # known ones, by camera
+    of_sensor: dict[object, float | None] = {}  # by EXIF camera
     for name, key in keys.items():
-        focal = exif[name].focal
+        focal = _focal(paths.get(name), exif[name], of_sensor)
         if focal is not None:
             focals[key].append(focal)
     pycolmap = quiet_pycolmap(_PURPOSE)
@@ -178,38 +170,24 @@ def _estimated_cameras(
     return {name: made[key] for name, key in keys.items()}
 
 
-@dataclass(frozen=True)
-class _Exif:
-    camera: str | None  # make, model, focal length and stored size in one text, as COLMAP compares them
-    focal: float | None  # pixels
-
-
-def _cached_exif(path: Path | None, sha256: str | None, store: FeatureStore | None) -> _Exif:
-    """Of a file, or as the store remembers it by its content."""
-    if path is None:
-        return _Exif(None, None)
-    if store is None or sha256 is None:
-        return _read_exif(path)
-    known = store.header(sha256).get("exif")
-    if known is None:
-        known = asdict(_read_exif(path))
-        store.remember_header(sha256, exif=known)
-    return _Exif(**known)
-
-
-def _read_exif(path: Path) -> _Exif:
-    """COLMAP knows the sensors of many cameras, so it can do without the 35 mm equivalent."""
-    bitmap = quiet_pycolmap(_PURPOSE).Bitmap.read(path, as_rgb=False)
-    if bitmap is None:  # a format that COLMAP cannot read
-        return _Exif(None, None)
-    focal, longer = bitmap.exif_focal_length(), max(bitmap.width, bitmap.height)
+def _focal(path: Path | None, exif: Exif | None, of_sensor: dict[object, float | None]) -> float | None:
+    """Pixels, where EXIF tells; COLMAP knows the sensors of many cameras whose millimetres alone would not."""
+    if path is None or exif is None:
+        return None
+    focal = exif.focal
+    if focal is None and exif.focal_mm is not None and exif.camera is not None:
+        if exif.camera not in of_sensor:
+            bitmap = quiet_pycolmap(_PURPOSE).Bitmap.read(path, as_rgb=False)
+            of_sensor[exif.camera] = None if bitmap is None else bitmap.exif_focal_length()
+        focal = of_sensor[exif.camera]
+    longer = max(exif.size)
     if focal is not None and not FOCAL_RANGE[0] * longer <= focal <= FOCAL_RANGE[1] * longer:
-        focal = None  # nonsense in the file
-    return _Exif(bitmap.exif_camera_model(), focal)
+        return None  # nonsense in the file
+    return focal
 
 
 def _sharing_keys(
-    exif: Mapping[str, _Exif], sizes: Mapping[str, ImageSize], sharing: Sharing
+    exif: Mapping[str, Exif | None], sizes: Mapping[str, ImageSize], sharing: Sharing
 ) -> dict[str, tuple[object, ...]]:
     """Images with equal keys share a camera."""
     if sharing == "single":
@@ -224,8 +202,10 @@ def _sharing_keys(
         sizes_in.setdefault(folder, set()).add(sizes[name])
     keys: dict[str, tuple[object, ...]] = {}
     for name, folder in folders.items():
-        alone = exif[name].camera is None and len(sizes_in[folder]) > 1
-        keys[name] = (name,) if alone else (folder, sizes[name], exif[name].camera)
+        header = exif[name]
+        camera = None if header is None else header.camera
+        alone = camera is None and len(sizes_in[folder]) > 1
+        keys[name] = (name,) if alone else (folder, sizes[name], camera)
     return keys
 
 

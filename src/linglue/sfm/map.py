@@ -19,7 +19,7 @@ from tqdm import tqdm
 from linglue.core.registry import Registry
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
-from linglue.io.colmap_database import check_database, open_database, read_images
+from linglue.io.colmap.database import check_database, open_database, read_images
 
 if TYPE_CHECKING:
     import pycolmap

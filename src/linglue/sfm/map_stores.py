@@ -15,7 +15,7 @@ import numpy as np
 from linglue.core.fingerprint import fingerprint
 from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
-from linglue.io.colmap_database import write_database
+from linglue.io.colmap.database import write_database
 from linglue.io.pair_list import Pair
 from linglue.sfm.cameras import CameraConfig, Cameras, assign_cameras
 from linglue.sfm.map import MappingConfig, build_model, verified_matches, verify_geometry
@@ -36,7 +36,6 @@ class Inputs:
 
     names: Sequence[str]  # of all images
     paths: Mapping[str, Path]  # image files by name, where they are known: for EXIF and colours
-    sha256: Mapping[str, str]  # their contents, where they are known
     pairs: Sequence[Pair]  # that are matched
     problems: tuple[str, ...]
     notes: tuple[str, ...]
@@ -68,9 +67,7 @@ def map_stores(
     A model of fewer images with the same features and cameras is continued. The caller holds the folder's lock.
     """
     sizes = features.sizes()
-    cameras = assign_cameras(
-        inputs.paths, {name: sizes[name] for name in inputs.names}, camera_config, features, inputs.sha256
-    )
+    cameras = assign_cameras(inputs.paths, {name: sizes[name] for name in inputs.names}, camera_config)
     plan = _plan(work, features, matches, inputs, cameras, mapping)
     problems = (*inputs.problems, *cameras.problems)
     drawings = work.drawings if pictures else ()

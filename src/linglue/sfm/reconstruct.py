@@ -69,7 +69,6 @@ def reconstruct(images: Path, work: Workspace, config: ReconstructConfig | None 
             inputs = Inputs(
                 names=[image.name for image in extracted.images],
                 paths={image.name: image.path for image in extracted.images},
-                sha256={image.name: image.sha256 for image in extracted.images},
                 pairs=pairs,
                 problems=(*found.problems, *extracted.problems),
                 notes=tuple(found.notes),
@@ -111,7 +110,6 @@ def map_work(
             inputs = Inputs(
                 names=names,
                 paths=there,
-                sha256={name: sha256 for name, path in there.items() if (sha256 := features.known_sha256(path))},
                 pairs=sorted(state.matched),
                 problems=tuple(state.problems()),
                 notes=(),

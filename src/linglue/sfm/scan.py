@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from PIL import Image as PillowImage
 from tqdm import tqdm
 
 from linglue.core.fingerprint import file_sha256
 from linglue.errors import LinGlueError
+from linglue.io.exif import UPRIGHT, read_exif
 from linglue.io.images import IMAGE_SUFFIXES
 from linglue.sfm.store import FeatureStore
-
-ORIENTATION = 274  # the EXIF tag
-UPRIGHT = 1
 
 
 @dataclass(frozen=True)
@@ -65,6 +62,18 @@ def check_images(folder: Path, config: ScanConfig | None = None, least: int = 1)
         raise LinGlueError(f"{folder}: holds {found} image, expected at least {least}")
 
 
+def check_name(name: str, where: str) -> None:
+    """Refuse names of images that would lead out of a folder, or that a list of pairs cannot hold.
+
+    Args:
+        name: of an image, from a file of somebody else's.
+        where: that file, for the message.
+    """
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or "\\" in name or any(c in "\t\n\r\0" for c in name):
+        raise LinGlueError(f"{where}: an image is called {name!r}, expected a path below a folder, without tabs")
+
+
 def scan_images(
     folder: Path, store: FeatureStore, config: ScanConfig | None = None, besides: Sequence[Path] = ()
 ) -> Scan:
@@ -104,7 +113,8 @@ def scan_images(
             duplicates.add(name)
             continue
         first_of[sha256] = name
-        if _is_rotated(image, store):
+        exif = read_exif(path)
+        if exif is not None and exif.orientation != UPRIGHT:
             notes.append(f"{name}: rotated upright as its EXIF says")
         images.append(image)
     if config.masks is not None and images and all(image.mask is None for image in images):
@@ -126,8 +136,7 @@ def _candidates(folder: Path, config: ScanConfig, problems: list[str]) -> list[P
     for name in dict.fromkeys(name.removesuffix("\r") for name in names):
         if not name.strip() or name.startswith("#"):
             continue
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise LinGlueError(f"{config.image_list}: names {name!r}, expected names below {folder}")
+        check_name(name, str(config.image_list))
         if (folder / name).is_file():
             paths.append(folder / name)
         else:
@@ -197,17 +206,4 @@ def _sha256(path: Path, store: FeatureStore, verify: bool) -> str:
     if known is None:
         known = file_sha256(path)
         store.remember_sha256(path, known)
-    return known
-
-
-def _is_rotated(image: ImageFile, store: FeatureStore) -> bool:
-    """Whether EXIF says that the file does not store the image upright."""
-    known = store.header(image.sha256).get("rotated")
-    if known is None:
-        try:
-            with PillowImage.open(image.path) as opened:
-                known = bool(opened.getexif().get(ORIENTATION, UPRIGHT) != UPRIGHT)
-        except Exception:  # what is wrong with a damaged file is said when it is decoded
-            known = False
-        store.remember_header(image.sha256, rotated=known)
     return known

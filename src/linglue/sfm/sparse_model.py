@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import uuid
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from linglue.core.atomic import atomic_folder
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
 from linglue.io.images import read_image
@@ -82,17 +82,14 @@ def colour_points(model: pycolmap.Reconstruction, paths: Mapping[str, Path]) -> 
 def write_model(model: pycolmap.Reconstruction, folder: Path) -> None:
     """Write COLMAP's binary files into `folder`. A new folder appears whole; in an old one these files are replaced."""
     try:
-        partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
-        partial.mkdir()
-        try:
-            model.write_binary(partial)
-            if not folder.exists():
-                partial.rename(folder)
-            else:
-                for file in partial.iterdir():
-                    file.replace(folder / file.name)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        if not folder.exists():
+            with atomic_folder(folder) as temporary:
+                model.write_binary(temporary)
+            return
+        with tempfile.TemporaryDirectory(prefix=".linglue-", dir=folder) as written:
+            model.write_binary(written)
+            for file in Path(written).iterdir():
+                file.replace(folder / file.name)
     except (OSError, RuntimeError) as error:
         raise LinGlueError(f"{folder}: the model cannot be written ({str(error).splitlines()[0]})") from error
 

@@ -6,12 +6,7 @@ of deleted images or other settings stay as a cache until `linglue clean`, but n
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,110 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linglue.core.sqlite import SqliteConnection
+from linglue.core.fingerprint import arrays_sha256, fingerprint
+from linglue.core.sqlite import SqliteFile
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import Pair
 
 if TYPE_CHECKING:
     from linglue.types import Features, FloatArray, ImageSize, IndexArray
 
-LAYOUT = 2  # of the tables; kept in the file as its user_version
-MARK = 0x4C47_4C55  # "LGLU", kept in the file as its application_id: this file is ours
 
-_log = logging.getLogger(__name__)
-
-
-class Store(SqliteConnection):
-    """One SQLite file that survives: kill −9 and full disks leave it as it was after the last finished entry.
-
-    A file that is not ours is refused and never changed. One in a folder that cannot be written is only read.
-    """
-
-    SCHEMA: str
-
-    def __init__(self, path: Path) -> None:
-        if path.is_file() and not (os.access(path.parent, os.W_OK) and os.access(path, os.W_OK)):
-            self._open_read_only(path)
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        super().__init__(path)
-        try:
-            self._prepare()
-        except sqlite3.OperationalError as error:  # locked, no permission, full: the file itself is fine
-            self.close()
-            raise self._complaint(error) from error
-        except sqlite3.DatabaseError as error:
-            # Nobody should have to find and delete a file by hand: keep the damaged one aside and begin again.
-            self.close()
-            aside = _free_name(path)
-            path.replace(aside)
-            for side_file in ("-wal", "-shm"):  # SQLite's own, of the damaged file
-                path.with_name(path.name + side_file).unlink(missing_ok=True)
-            _log.warning("%s: damaged (%s), kept as %s; its work is done again", path, error, aside.name)
-            super().__init__(path)
-            self._prepare()
-
-    def _open_read_only(self, path: Path) -> None:
-        # Without write permission SQLite can read a file in WAL mode only if nobody can change it.
-        unfinished = path.with_name(path.name + "-wal").exists()
-        mode = "mode=ro" if unfinished else "immutable=1"
-        self.path = path
-        self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
-        with self._translated():
-            self._check_ours()
-
-    def _prepare(self) -> None:
-        ours = self._check_ours()
-        # Readers and a writer do not wait for each other; what a killed writer leaves is cleared by the next.
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        if not ours:
-            self._connection.executescript(
-                f"BEGIN IMMEDIATE; {self.SCHEMA}PRAGMA application_id = {MARK}; PRAGMA user_version = {LAYOUT}; COMMIT;"
-            )
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-
-    def _check_ours(self) -> bool:
-        """Whether the file has our tables; False for an empty one, an error for another's."""
-        (mark,) = self._connection.execute("PRAGMA application_id").fetchone()
-        (layout,) = self._connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = self._connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-        if mark == MARK and layout == LAYOUT:
-            return True
-        if (mark, layout, tables) == (0, 0, 0):
-            return False
-        self.close()
-        if mark == MARK:
-            raise LinGlueError(f"{self.path}: has layout {layout}, expected {LAYOUT}: made by another LinGlue")
-        raise LinGlueError(f"{self.path}: is another program's SQLite file, expected one that LinGlue made")
-
-    def _read(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
-        """Rows of a query, one at a time."""
-        with self._translated():
-            yield from self._connection.execute(query, values)
-
-    def _write(self, statement: str, values: tuple[Any, ...] = ()) -> None:
-        """Change the file; when this returns, the change outlives the process."""
-        with self._translated():
-            self._connection.execute(statement, values)
-
-    @contextmanager
-    def all_or_nothing(self) -> Iterator[None]:
-        """What is put in the block is there after it, all of it, or nothing if it fails."""
-        with self._transaction():
-            yield
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of the block or nothing."""
-        if self._connection.in_transaction:  # of a block around this one
-            yield self._connection
-            return
-        with self._translated(), self._connection:
-            self._connection.execute("BEGIN IMMEDIATE")
-            yield self._connection
-
-
-class FeatureStore(Store):
+class FeatureStore(SqliteFile):
     """Coordinates, scales and angles in float32; descriptors in float16, which halves the file and loses nothing."""
 
     SCHEMA = """
@@ -149,7 +50,6 @@ class FeatureStore(Store):
             modified_ns INTEGER NOT NULL,
             sha256 TEXT NOT NULL
         );
-        CREATE TABLE IF NOT EXISTS headers (sha256 TEXT PRIMARY KEY, header TEXT NOT NULL);
     """
 
     def names(self) -> list[str]:
@@ -273,16 +173,6 @@ class FeatureStore(Store):
         values = (str(path.absolute()), state.st_size, state.st_mtime_ns, sha256)
         self._write("REPLACE INTO files VALUES (?, ?, ?, ?)", values)
 
-    def header(self, sha256: str) -> dict[str, Any]:
-        """What `remember_header` kept about files of this content."""
-        row = next(self._read("SELECT header FROM headers WHERE sha256 = ?", (sha256,)), None)
-        return {} if row is None else json.loads(row[0])
-
-    def remember_header(self, sha256: str, **values: Any) -> None:
-        """Keep what was read from the header of an image file (JSON values), so that it is not opened again."""
-        text = json.dumps({**self.header(sha256), **values})
-        self._write("REPLACE INTO headers VALUES (?, ?)", (sha256, text))
-
     def prune(self) -> int:
         """Remove the rows nobody reads and give their space back; returns their number."""
         removed = len(self.stale())
@@ -302,7 +192,7 @@ class MatchRow:
     seconds: float  # it took to match them
 
 
-class MatchStore(Store):
+class MatchStore(SqliteFile):
     """Indices in uint32, scores in float32. The names of a pair are two columns, never joined; the smaller is first."""
 
     SCHEMA = """
@@ -389,6 +279,13 @@ class MatchStore(Store):
         return len(removed)
 
 
+def features_sha256(features: Features) -> str:
+    """Fingerprint of features by their content, where nothing is known about what made them."""
+    arrays = {name: getattr(features, name) for name in ("keypoints", "descriptors", "scores", "scales", "oris")}
+    size = np.array(features.image_size)
+    return fingerprint(kind=features.kind, arrays=arrays_sha256({**arrays, "image_size": size}))
+
+
 def _blob(array: NDArray[Any] | None) -> bytes | None:
     return None if array is None else array.tobytes()
 
@@ -396,10 +293,3 @@ def _blob(array: NDArray[Any] | None) -> bytes | None:
 def _array(blob: bytes, dtype: type = np.float32) -> NDArray[Any]:
     """A copy, as torch wants arrays that may be written to."""
     return np.frombuffer(blob, dtype).astype(np.float32)
-
-
-def _free_name(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
-    return aside

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from linglue.core.atomic import atomic_path
+from linglue.core.atomic import atomic_path, remove_leftovers
+from linglue.core.lock import locked
 from linglue.errors import LinGlueError
 from linglue.sfm.store import FeatureStore, MatchStore
 
 RECORD = "linglue.json"
-LOCK = ".lock"
 MODEL_FILES = ("cameras.bin", "images.bin", "points3D.bin")  # without any of them there is no model
-
-_PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.part(\..*)?")  # names that `atomic_path` gives to files in the making
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -102,18 +94,9 @@ class Workspace:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LinGlueError(f"{self.folder}: cannot be made a folder ({error.strerror})") from error
-        lock = FileLock(self.folder / LOCK)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            _log.warning("%s: another process works here, waiting until it has finished", self.folder)
-            lock.acquire()
-        try:
-            for leftover in self.leftovers():
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        with locked(self.folder):
+            remove_leftovers(self.folder)
             yield
-        finally:
-            lock.release()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -123,10 +106,6 @@ class Workspace:
             return
         with self.locked():
             yield
-
-    def leftovers(self) -> list[Path]:
-        """Files and models in the making that a killed process left behind."""
-        return [path for path in self.folder.iterdir() if _PARTIAL.fullmatch(path.name)]
 
     def notes(self) -> dict[str, Any]:
         """The record: `made` (by name: `made_from`, and the sizes of its files) and whatever else was noted."""
@@ -182,12 +161,17 @@ class Workspace:
         self._write_notes(notes)
 
     def remove(self, paths: Sequence[Path]) -> list[Path]:
-        """Remove those of the paths that the record names as ours; returns them."""
+        """Remove those of the paths that the record names as ours, of folders only our files; returns them."""
         notes, removed = self.notes(), []
         for path in paths:
-            if notes["made"].pop(self._key(path), None) is not None and path.exists():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-                removed.append(path)
+            entry = notes["made"].pop(self._key(path), None)
+            if entry is None or not path.exists():
+                continue
+            for file in [path / name for name in entry.get("bytes") or MODEL_FILES] if path.is_dir() else [path]:
+                file.unlink(missing_ok=True)
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+            removed.append(path)
         self._write_notes(notes)
         return removed
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from skimage import data
 
+from linglue.geometry.homography import apply
 from linglue.training.front_end.crops import CropConfig, draw_crops
 from linglue.training.front_end.lessons import Lesson
 from linglue.training.front_end.objective import collate
-from linglue.training.sources.warp import apply
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from linglue.evaluation.colmap_sift import ColmapConfig, reconstruct_by_colmap
 from linglue.evaluation.known_poses import KnownScene, load_known_scene
 from linglue.evaluation.recipes import MethodRecipe, scene_folder
 from linglue.evaluation.report import Table
-from linglue.io.colmap_database import open_database
+from linglue.io.colmap.database import open_database
 from linglue.io.pair_list import read_pairs
 from linglue.sfm.cameras import CameraConfig
 from linglue.sfm.extract import ExtractConfig, extract_images
@@ -41,7 +41,8 @@ BASE = "linglue"  # the method whose time others are compared with
 _MODEL_CODE = (
     "evaluation/colmap_sift.py",
     "geometry/colmap.py",
-    "io/colmap_database.py",
+    "geometry/pixels.py",
+    "io/colmap/database.py",
     "sfm/map.py",
     "sfm/map_stores.py",
 )
