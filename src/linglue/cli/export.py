@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tqdm import tqdm
 
 from linglue.cli import common
+from linglue.core.paths import check_name, check_outputs, path_below
 from linglue.errors import LinGlueError
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def _targets(options: argparse.Namespace) -> tuple[Path | None, ...]:
 def _check_outputs(options: argparse.Namespace, work: Workspace) -> None:
     from linglue.sfm.export_model import check_new_folder
 
+    ours = (work.features_file, work.matches_file, work.pairs, work.retrieval, work.database, work.summary, work.folder)
+    check_outputs(ours, _targets(options))
     if not any(_targets(options)):
         raise LinGlueError("nothing to export, expected --hloc-features, --hloc-matches, --npz, --ply or another")
     common.check_output(options.hloc_features, HDF5)
@@ -110,15 +113,13 @@ def _matches(work: Workspace) -> Iterator[MatchStore | None]:
 def _export_features(options: argparse.Namespace, names: list[str], features: FeatureStore) -> None:
     from linglue.io.hloc import save_hloc_features
     from linglue.io.npz import save_features
-    from linglue.sfm.scan import check_name
 
     if options.hloc_features:
         save_hloc_features(options.hloc_features, ((name, features.get(name)) for name in _shown(names, "image")))
     if options.npz:
-        for name in names:
-            check_name(name, str(features.path))
+        targets = {name: path_below(options.npz, check_name(name, features.path), ".npz") for name in names}
         for name in _shown(names, "image"):
-            target = options.npz / f"{name}.npz"
+            target = targets[name]
             target.parent.mkdir(parents=True, exist_ok=True)
             save_features(target, features.get(name))
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from linglue.cli import common
+from linglue.core.paths import check_name
 from linglue.errors import LinGlueError
 from linglue.features import front_end
 from linglue.io.hloc import list_hloc_images, load_hloc_features
-from linglue.sfm.scan import check_name
 from linglue.sfm.store import FeatureStore, features_sha256
 from linglue.sfm.workspace import Workspace
 from linglue.types import Features
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
     if not names:
         raise LinGlueError(f"{options.file}: holds no image, expected a feature file of hloc")
     for name in names:
-        check_name(name, str(options.file))
+        check_name(name, options.file)
     _load(options, names[0])  # a file of other features is refused before anything is written
     common.check_folder(options.output)
     report = common.Report(options.json)

@@ -9,6 +9,7 @@ from typing import Any
 
 from linglue.cli import common
 from linglue.core.optional import need
+from linglue.core.paths import check_outputs
 from linglue.errors import LinGlueError
 from linglue.features import front_end
 from linglue.io.poses import write_poses
@@ -73,6 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     need("pycolmap", "linglue localize")
     common.check_output(options.output, (".txt",))
+    details = options.output.with_suffix(DETAILS_SUFFIX)
+    given = [options.queries, options.images, options.intrinsics, options.weights, options.extractor_weights]
+    check_outputs(given, [options.output, details])
     work = Workspace(options.map)
     check_map(work)
     device = common.device(options)

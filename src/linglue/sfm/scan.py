@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from tqdm import tqdm
 
 from linglue.core.fingerprint import file_sha256
+from linglue.core.paths import check_name
 from linglue.errors import LinGlueError
 from linglue.io.exif import UPRIGHT, read_exif
 from linglue.io.images import IMAGE_SUFFIXES
@@ -60,18 +61,6 @@ def check_images(folder: Path, config: ScanConfig | None = None, least: int = 1)
         raise LinGlueError(f"{folder}: holds no image{why}, expected {', '.join(sorted(IMAGE_SUFFIXES))}")
     if found < least:
         raise LinGlueError(f"{folder}: holds {found} image, expected at least {least}")
-
-
-def check_name(name: str, where: str) -> None:
-    """Refuse names of images that would lead out of a folder, or that a list of pairs cannot hold.
-
-    Args:
-        name: of an image, from a file of somebody else's.
-        where: that file, for the message.
-    """
-    path = PurePosixPath(name)
-    if not name or path.is_absolute() or ".." in path.parts or "\\" in name or any(c in "\t\n\r\0" for c in name):
-        raise LinGlueError(f"{where}: an image is called {name!r}, expected a path below a folder, without tabs")
 
 
 def scan_images(
@@ -136,7 +125,7 @@ def _candidates(folder: Path, config: ScanConfig, problems: list[str]) -> list[P
     for name in dict.fromkeys(name.removesuffix("\r") for name in names):
         if not name.strip() or name.startswith("#"):
             continue
-        check_name(name, str(config.image_list))
+        check_name(name, config.image_list)
         if (folder / name).is_file():
             paths.append(folder / name)
         else:
