@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from linglue.cli import common
 from linglue.core.paths import check_outputs
 from linglue.errors import LinGlueError
+from linglue.features import front_end
 
 if TYPE_CHECKING:
     from linglue.features.base import Extractor
@@ -61,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
     ready = all(_is_feature_file(source) for source in sources)
     kind = _kind(options, ready)
     matcher = common.matcher_config(options, kind, device).build()
-    extractor = None if ready else make_extractor(kind, options.extractor_weights, device)
+    extractor = None if ready else make_extractor(options.features, options.extractor_weights, device)
     dim = matcher.network.config.input_dim if isinstance(matcher, Matcher) else None
     watch = Stopwatch(device)
     features = []
@@ -98,7 +99,7 @@ def run(options: argparse.Namespace) -> None:
 def _kind(options: argparse.Namespace, ready: bool) -> str:
     """Of the features. Where both sides are features already, one's own network says what it takes."""
     if not (ready and options.weights):
-        return str(options.features)
+        return front_end(options.features).name
     from linglue.network.weights import read_info
 
     return read_info(options.weights).kind
