@@ -11,11 +11,10 @@ from linglue.core.fingerprint import features_fingerprint, weights_sha256
 from linglue.core.pool import run_all
 from linglue.core.progress import progress
 from linglue.errors import LinGlueError
-from linglue.features import make_extractor
+from linglue.features import DEFAULT_FEATURES, MAX_KEYPOINTS, RESIZE, make_extractor
 from linglue.features.base import Extractor
 from linglue.io.exif import upright_size
 from linglue.io.images import read_image, read_mask
-from linglue.matcher import MAX_KEYPOINTS, RESIZE
 from linglue.sfm.scan import ImageFile
 from linglue.sfm.store import FeatureStore
 from linglue.types import Features
@@ -25,7 +24,7 @@ from linglue.types import Features
 class ExtractConfig:
     """How features are taken."""
 
-    features: str = "sift"
+    features: str = DEFAULT_FEATURES
     weights: Path | None = None  # of the front-end
     max_keypoints: int = MAX_KEYPOINTS
     resize: int | None = RESIZE  # longer side; None: original
