@@ -2,7 +2,7 @@
 
     python benchmarks/front_ends.py [--features linpoint,sift,...] [--quick] [--linpoint-weights FILE] [-o WORK]
 
-Data: $LINGLUE_DATA (default ../shared/data): oxford, evd, epfl/entry-P10, and the pose scenes of benchmarks/pose_scenes.py
+Data: oxford, evd and epfl/entry-P10 in $LINGLUE_DATA (default ../shared/data), and the scenes that pose_scenes.py made,
 in --pose-scenes. Weights of the others: the folder of get_peers.sh in $LINGLUE_PEERS. Features and matches are kept in
 WORK, so an interrupted run resumes; times and memory are always measured anew. WORK/front_ends.json has all figures.
 """
@@ -70,8 +70,8 @@ def main() -> None:
     for name, why in missing.items():
         print(f"\n{name}: no weights ({why})")
     print(
-        f"\nMutual nearest neighbours, at most {KEYPOINTS} keypoints, longer side at most {SIDE}; means per pair; AUC by "
-        f"PoseLib; repeatability: share of the keypoints seen in both images with another within {WITHIN:g} px, both "
+        f"\nMutual nearest neighbours, at most {KEYPOINTS} keypoints, longer side at most {SIDE}; means per pair; AUC "
+        f"by PoseLib; repeatability: share of the keypoints seen in both images with one within {WITHIN:g} px, both "
         f"ways; time: median per image relative to SIFT's, {THREADS} threads; memory: growth of the process's peak"
     )
 

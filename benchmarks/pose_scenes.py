@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pycolmap
+
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import pixel_from_colmap
 from linglue.io.images import IMAGE_SUFFIXES

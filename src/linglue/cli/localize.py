@@ -10,7 +10,7 @@ from typing import Any
 from linglue.cli import common
 from linglue.core.optional import need
 from linglue.errors import LinGlueError
-from linglue.geometry.pose import write_poses
+from linglue.io.poses import write_poses
 from linglue.localization.absolute_pose import PoseConfig
 from linglue.localization.localize import localize_queries, map_settings
 from linglue.localization.localizer import LocalizeConfig, Localizer, check_map

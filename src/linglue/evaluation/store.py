@@ -30,7 +30,7 @@ from linglue.types import Features, FloatArray, ImageSize
 PROGRESS_DELAY = 2.0  # seconds after which a progress bar appears
 FEATURES_KEPT = 16  # images whose features stay in memory while pairs are scored
 
-_FEATURE_CODE = ("features", "io/images.py", "types.py")
+_FEATURE_CODE = ("features", "geometry/pixels.py", "io/images.py", "types.py")
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ from tqdm import tqdm
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS, RobustSettings, check_estimators, version
 from linglue.evaluation.methods import Methods, prepare
-from linglue.evaluation.metrics import auc, corner_error, reprojection_errors, share_within
+from linglue.evaluation.metrics import auc, share_within
 from linglue.evaluation.result import Result, Table, percent, relative
 from linglue.evaluation.settings import TIME_NOTE, common_settings, extraction_note, robust_note
 from linglue.evaluation.store import PROGRESS_DELAY, Pair, Prediction, Predictions
+from linglue.geometry.homography import corner_error, reprojection_errors
 from linglue.io.images import IMAGE_SUFFIXES
 from linglue.sfm.extract import ExtractConfig
 

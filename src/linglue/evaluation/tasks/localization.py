@@ -30,8 +30,9 @@ from linglue.evaluation.result import Result
 from linglue.evaluation.settings import check_scene_names, common_settings, size_note
 from linglue.evaluation.store import extract_named, matches_file, scene_folder
 from linglue.evaluation.tasks.localization_scores import ImageScore, csv_rows, score_image, summarise, tables
-from linglue.geometry.pose import Pose, read_poses, write_poses
+from linglue.geometry.pose import Pose
 from linglue.io.pair_list import Pair, make_pair
+from linglue.io.poses import read_poses, write_poses
 from linglue.localization.absolute_pose import REFERENCE_SIDE, ModelPoints, PoseConfig, PoseEstimate, estimate_pose
 from linglue.matcher import MatcherConfig
 from linglue.sfm.cameras import read_intrinsics

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from linglue.evaluation.metrics import rotation_error
 from linglue.evaluation.result import Table, percent
-from linglue.geometry.pose import Pose
+from linglue.geometry.pose import Pose, rotation_error
 from linglue.localization.absolute_pose import PoseEstimate
 
 WITHIN = ((0.05, 0.5), (0.25, 2.0), (0.5, 5.0), (5.0, 10.0))  # metres, degrees; the last three are Aachen's

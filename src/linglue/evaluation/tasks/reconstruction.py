@@ -47,6 +47,7 @@ BASE = "linglue"  # the method whose time others are compared with
 _MODEL_CODE = (
     "evaluation/colmap_sift.py",
     "geometry/colmap.py",
+    "geometry/pixels.py",
     "io/colmap_database.py",
     "sfm/map.py",
     "sfm/places.py",
