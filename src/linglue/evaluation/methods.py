@@ -8,7 +8,6 @@ from typing import Any
 
 from linglue.errors import LinGlueError
 from linglue.evaluation.peers import NoWeights
-from linglue.features import make_extractor
 from linglue.matcher import MATCHERS, MatcherConfig
 from linglue.sfm.extract import ExtractConfig
 
@@ -37,7 +36,7 @@ def prepare(methods: Methods, extract: ExtractConfig) -> Prepared:
     ready: dict[str, MatcherConfig] = {}
     settings: dict[str, dict[str, Any]] = {}
     missing: dict[str, str] = {}
-    kind = make_extractor(extract.features, extract.weights, extract.device).kind
+    kind = extract.extractor().kind
     for name, config in _named(methods, kind, extract.device).items():
         try:
             settings[name] = dict(config.build().settings)

@@ -19,11 +19,10 @@ from linglue.core.fingerprint import code_sha256, file_sha256, settings_hash
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import make_pair
 from linglue.matcher import MatcherConfig
-from linglue.sfm.extract import ExtractConfig, Extracted, extract_photos
-from linglue.sfm.feature_store import FeatureStore
+from linglue.sfm.extract import ExtractConfig, Extracted, extract_images
 from linglue.sfm.match import match_pairs
-from linglue.sfm.match_store import MatchStore
-from linglue.sfm.scan import Photo
+from linglue.sfm.scan import ImageFile
+from linglue.sfm.store import FeatureStore, MatchStore
 from linglue.sfm.workspace import Workspace
 from linglue.types import Features, FloatArray, ImageSize
 
@@ -79,7 +78,7 @@ def extract_named(
     Returns:
         What the stage did; images that are missing or cannot be used are among its problems.
     """
-    photos, problems = [], []
+    images, problems = [], []
     for name in dict.fromkeys(names):
         path = folder / name
         if not path.is_file():
@@ -87,9 +86,9 @@ def extract_named(
             continue
         sha256 = store.known_sha256(path) or file_sha256(path)
         store.remember_sha256(path, sha256)
-        photos.append(Photo(name, path, sha256))
-    done = extract_photos(photos, extract, store, workers)
-    return Extracted(done.photos, [*problems, *done.problems], done.made, done.kept, done.keypoints)
+        images.append(ImageFile(name, path, sha256))
+    done = extract_images(images, extract, store, workers)
+    return Extracted(done.images, [*problems, *done.problems], done.made, done.kept, done.keypoints)
 
 
 class Predictions:

@@ -37,12 +37,11 @@ from linglue.localization.absolute_pose import REFERENCE_SIDE, ModelPoints, Pose
 from linglue.matcher import MatcherConfig
 from linglue.sfm.cameras import read_intrinsics
 from linglue.sfm.extract import ExtractConfig
-from linglue.sfm.feature_store import FeatureStore
 from linglue.sfm.match import match_pairs
-from linglue.sfm.match_store import MatchStore
 from linglue.sfm.pairs import AUTO_EXHAUSTIVE, exhaustive
 from linglue.sfm.retrieval import TOP, Retrieval
 from linglue.sfm.sparse_model import read_model
+from linglue.sfm.store import FeatureStore, MatchStore
 from linglue.sfm.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -259,7 +258,7 @@ def localize_scene(scene: QueryScene, work: Workspace, how: Measurement) -> Meas
 def _extract(images: Path, names: Iterable[str], how: Measurement, store: FeatureStore) -> tuple[list[str], list[str]]:
     """The images that have features now, and a line about each of the others."""
     done = extract_named(images, names, how.extract, store, how.workers)
-    return [photo.name for photo in done.photos], done.problems
+    return [image.name for image in done.images], done.problems
 
 
 def _check_sizes(images: Path, cameras: Mapping[str, pycolmap.Camera], store: FeatureStore) -> None:
