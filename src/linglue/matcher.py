@@ -268,8 +268,11 @@ MATCHERS = Registry(
         "linglue-nofilter": "linglue.matcher:_linglue_nofilter",  # mutual nearest neighbours of its descriptors
         "mnn": "linglue.matcher:_mnn",  # mutual nearest neighbours of the raw descriptors
         "ratio": "linglue.matcher:_ratio",  # the same with Lowe's ratio test
-        "adalam": "linglue.evaluation.peers:AdaLAM",
-        "lightglue": "linglue.evaluation.peers:LightGlue",
+        "adalam": "linglue.evaluation.peers.adalam:AdaLam",
+        "lightglue": "linglue.evaluation.peers.lightglue:LightGlue",
+        "superglue": "linglue.evaluation.peers.superglue:SuperGlue",
+        "superglue-10": "linglue.evaluation.peers.superglue:superglue_10",
+        "colmap-sift": "linglue.evaluation.peers.colmap:ColmapSift",
     },
 )
 
