@@ -24,7 +24,7 @@ def check_name(name: str, where: str | Path) -> str:
         linglue.errors.LinGlueError: features.h5: image name is '../a.jpg', expected a plain path below a folder
     """
     parts = name.replace("\\", "/").split("/")  # a path of Windows, too: the folder may be opened there
-    odd = any(c in "\t\n\r\0" for c in name) or bool(PureWindowsPath(name).drive)
+    odd = any(c in "\t\n\r\0" for c in name) or (os.name == "nt" and bool(PureWindowsPath(name).drive))
     if odd or name.startswith("/") or ".." in parts or set(parts) <= {"", "."}:
         raise LinGlueError(f"{where}: image name is {name!r}, expected a plain path below a folder")
     return name
