@@ -89,9 +89,9 @@ class LabelConfig:
     """Which labels are made, and which are kept."""
 
     longer_side: int = 1024  # images are shrunk to it
-    max_pairs: int = 300  # per scene, chosen at random
+    max_pairs: int = 300  # per scene: half of them neighbours in the order of names, half any others
     epipolar_error: float = 1.5  # pixels
-    min_inliers: int = 60  # else the pair is given up
+    min_inliers: int = 30  # else the pair is given up
     min_share: float = 0.3  # of the teacher's matches, likewise
     seed: int = 0
 
@@ -105,8 +105,6 @@ def label_scene(
     """
     config = config or LabelConfig()
     names = image_names(images, at_least=2)
-    every = list(combinations(range(len(names)), 2))
-    order = np.random.default_rng(config.seed).permutation(len(every))[: config.max_pairs]
     folder.mkdir(parents=True, exist_ok=True)
 
     @lru_cache(maxsize=64)
@@ -114,8 +112,9 @@ def label_scene(
         return teacher.features(_read(images, names[number], config.longer_side))
 
     kept = 0
-    for i, j in tqdm(sorted(every[k] for k in order), desc=images.name, unit="pair", disable=not progress):
-        path = folder / f"{_digest(names[i], names[j], repr(asdict(config)))}.npz"
+    settings = {name: value for name, value in asdict(config).items() if name != "max_pairs"}
+    for i, j in tqdm(choose_pairs(len(names), config), desc=images.name, unit="pair", disable=not progress):
+        path = folder / f"{_digest(names[i], names[j], repr(settings))}.npz"
         if not path.exists():
             matches = verified(*teacher.match(features(i), features(j)), config)
             with atomic_path(path) as partial:
@@ -129,6 +128,15 @@ def label_scene(
                 )
         kept += len(_load(path)[2]) > 0
     return kept
+
+
+def choose_pairs(images: int, config: LabelConfig) -> list[tuple[int, int]]:
+    """At most `max_pairs` pairs of images (i < j), sorted: the closest in order, and as many at random of the rest."""
+    every = sorted(combinations(range(images), 2), key=lambda pair: (pair[1] - pair[0], pair))
+    near = every[: config.max_pairs // 2]
+    far = every[len(near) :]
+    order = np.random.default_rng(config.seed).permutation(len(far))[: config.max_pairs - len(near)]
+    return sorted(near + [far[k] for k in order])
 
 
 def verified(points0: FloatArray, points1: FloatArray, config: LabelConfig) -> tuple[FloatArray, FloatArray]:
@@ -267,10 +275,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--weights", type=Path, required=True, metavar="DIR", help=f"folder with {ALIKED_FILE} and {LIGHTGLUE_FILE}"
     )
-    parser.add_argument("--max-pairs", type=int, default=LabelConfig.max_pairs, metavar="N", help="chosen at random")
+    parser.add_argument("--max-pairs", type=int, default=LabelConfig.max_pairs, metavar="N", help="of a scene")
+    parser.add_argument("--keypoints", type=int, default=2048, metavar="N", help="of an image")
     options = parser.parse_args(arguments)
     try:
-        teacher = LightGlueTeacher(options.weights)
+        teacher = LightGlueTeacher(options.weights, options.keypoints)
         kept = label_scene(options.images, options.output, teacher, LabelConfig(max_pairs=options.max_pairs))
     except LinGlueError as error:
         print(f"error: {error}", file=sys.stderr)
