@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 from skimage import data
 
-from linglue.training.sources.scene import Camera, Surface, colour, quad, see
-from linglue.training.sources.warp import pyramid
+from linglue.training.images.warp import pyramid
+from linglue.training.sources.renderer import Camera, Surface, colour, quad, see
 from linglue.types import ImageSize
 
 SIZE = ImageSize(480, 360)

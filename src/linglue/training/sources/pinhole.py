@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from linglue.geometry.colmap import pixel_from_colmap
 from linglue.types import ImageSize
 
 Array = NDArray[np.float64]
 BEHIND = -1e6  # coordinate of a point behind the camera: certainly out of frame
-CENTRE = 0.5  # pixels: where COLMAP has the centre of its first pixel, ours is at 0
+AREA = 0.5  # pixels: a pixel reaches this far around its centre
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,19 +49,16 @@ class Pinhole:
 
 
 def integer_centres(k: Array) -> Array:
-    """K for pixel centres at integers from K for centres at halves: COLMAP's top-left pixel has its centre at (½, ½).
-
-    The one place where the conventions meet; points change by the same half pixel (`points - CENTRE`).
-    """
+    """K for pixel centres at integers from COLMAP's K, whose top-left pixel has its centre at (½, ½)."""
     moved = np.array(k, dtype=np.float64)
-    moved[:2, 2] -= CENTRE
+    moved[:2, 2] = pixel_from_colmap(moved[:2, 2])
     return moved
 
 
 def resized(k: Array, scale: Array) -> Array:
     """K after its image is resized by `scale` (x, y), so that x becomes (x + ½)·s − ½."""
     moved = np.array(k, dtype=np.float64)
-    moved[:2, 2] = (moved[:2, 2] + CENTRE) * scale - CENTRE
+    moved[:2, 2] = (moved[:2, 2] + AREA) * scale - AREA
     moved[:2, :2] *= np.asarray(scale)[:, None]
     return moved
 

@@ -14,7 +14,7 @@ from scipy.spatial import cKDTree
 
 from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
-from linglue.training.sources.pairs import Flags, Points
+from linglue.training.sources.interface import Flags, Points
 from linglue.training.sources.pinhole import BEHIND, Array, Pinhole
 from linglue.types import ImageSize, IndexArray
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linglue.io.images import Image
-from linglue.training.sources.warp import level_limits, linear, warp_level
+from linglue.training.images.warp import level_limits, linear, warp_level
 from linglue.types import ImageSize
 
 Vectors = NDArray[np.float64]
