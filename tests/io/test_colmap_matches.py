@@ -28,7 +28,7 @@ def path(tmp_path):
 def test_a_pair_is_replaced_in_either_order(path, pair, indices):
     with MatchReplacer(path) as replacer:
         assert sorted(replacer.pairs()) == sorted(replacer.verified()) == [(1, 2), (1, 3), (1, 4)]
-        replacer.put(*pair, "this", indices)
+        replacer.put(pair[0], pair[1], "this", indices)
         sorted_pair = (min(pair), max(pair))
         assert replacer.made_from() == {sorted_pair: "this"}
         assert sorted_pair in replacer.pairs() and sorted_pair not in replacer.verified()

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from linglue.matching.nearest import nearest_both_ways
-from linglue.matching.neighborhood import Selection, select
-from linglue.network import attention as module
-from linglue.network.attention import linear_attention, pairwise_attention, positive
+from linglue.matching.neighborhood import Selection, View, select
+from linglue.network import linglue as module
+from linglue.network.linglue import linear_attention, pairwise_attention, positive
 
 SIZE = torch.tensor([300.0, 200.0])
 
@@ -77,7 +77,7 @@ def selection(count: int = 60, targets: int = 45, separation: bool = True) -> Se
     points0, points1, x0, x1 = random_tensors((count, 2), (targets, 2), (count, 6), (targets, 6), seed=2)
     points0, points1 = points0.abs() * 60, points1.abs() * 60
     nearest = nearest_both_ways(x0, x1)
-    return select(points0, points1, *nearest, SIZE, SIZE, 6.0, separation)
+    return select(View(points0, SIZE), View(points1, SIZE), *nearest, 6.0, separation)
 
 
 def naive_pairwise(query, key, value, chosen):
@@ -111,7 +111,8 @@ def test_keypoints_in_no_neighborhood_receive_zero():
     inside = {i for block in chosen.neighborhoods() for i in block.source.tolist()}
     outside = [i for i in range(60) if i not in inside]
     assert inside and outside
-    message = pairwise_attention(*random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4)), chosen)
+    query, key, value = random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4))
+    message = pairwise_attention(query, key, value, chosen)
     assert not message[outside].any()
     assert message[sorted(inside)].abs().sum((1, 2)).min() > 0
 
@@ -123,7 +124,8 @@ def test_chunks_change_neither_result_nor_gradients(tokens, monkeypatch):
     for size in (1 << 16, tokens):
         monkeypatch.setattr(module, "PADDED_TOKENS", size)
         inputs = [x.requires_grad_() for x in random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4))]
-        message = pairwise_attention(*inputs, chosen)
+        query, key, value = inputs
+        message = pairwise_attention(query, key, value, chosen)
         (message * torch.linspace(-1, 1, message.numel()).reshape(message.shape)).sum().backward()
         results.append([message.detach(), *(x.grad for x in inputs)])
     for whole, cut in zip(*results, strict=True):
@@ -136,5 +138,6 @@ def test_no_seeds_no_message():
     empty = torch.zeros(0, dtype=torch.int64)
     full = selection()
     chosen = Selection(full.points0, full.matched, full.index, empty, full.reach0, full.reach1)
-    message = pairwise_attention(*random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4)), chosen)
+    query, key, value = random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4))
+    message = pairwise_attention(query, key, value, chosen)
     assert torch.equal(message, torch.zeros(60, 2, 4))

@@ -26,6 +26,7 @@ COMMANDS = {
     "models": "list what can be loaded: front-ends, networks, licences",
     "demo": "match a real stereo pair with known truth, draw it and count what is right",
     "train": "train a network on a folder of photographs; killed runs go on where they were",
+    "train-features": "train the front-end linpoint on folders of images; killed runs resume where they were",
     "eval": "measure matchers on data with known truth, all on the same keypoints",
 }
 

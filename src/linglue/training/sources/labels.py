@@ -25,7 +25,7 @@ from tqdm import tqdm
 from linglue.core.atomic import atomic_path
 from linglue.core.optional import need
 from linglue.errors import LinGlueError
-from linglue.features.base import load_weights
+from linglue.features.weights import load_weights
 from linglue.io.images import Image, read_image, shrink
 from linglue.training.images.photos import image_names
 from linglue.types import Features, FloatArray
@@ -50,7 +50,7 @@ class LightGlueTeacher:
     """ALIKED-N16 and LightGlue through kornia, with the weights in `folder`, e.g. TORCH_HOME/hub/checkpoints."""
 
     def __init__(self, folder: str | Path, keypoints: int = 2048) -> None:
-        from linglue.features.kornia_frontends import Aliked
+        from linglue.features.aliked import Aliked
 
         self.keypoints = keypoints
         self._aliked = Aliked(Path(folder) / ALIKED_FILE)
