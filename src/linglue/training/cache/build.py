@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
 
-from linglue.core.atomic import atomic_path
+from linglue.core.atomic import atomic_path, remove_leftovers
 from linglue.core.fingerprint import file_sha256
 from linglue.core.pool import run_all
 from linglue.errors import LinGlueError
@@ -125,6 +123,7 @@ def build_cache(
     extract = _Remembering(extractor, config.keypoints)
     work = _Work(Path(folder), config, sources, photos, extractor, extract)
     _claim(work)
+    remove_leftovers(work.folder, older_than=LEFTOVER_AGE)
     missing = [i for i in range(config.shards) if not _is_complete(shard_path(work.folder, i))]
     with tqdm(total=config.shards, initial=config.shards - len(missing), unit="shard", disable=not progress) as bar:
         for _ in run_all(partial(_shard_maker, work), missing, max(1, workers)):
@@ -183,10 +182,7 @@ def _photos_sha256(photos: Sequence[Image]) -> str:
 
 
 def _is_complete(path: Path) -> bool:
-    """Whether a sound shard is there. Removes the leftovers of processes that died, not the work of others."""
-    for leftover in path.parent.glob(f".{path.name}.*.partial"):
-        if time.time() - leftover.stat().st_mtime > LEFTOVER_AGE:
-            shutil.rmtree(leftover, ignore_errors=True)
+    """Whether a sound shard is there."""
     if not path.exists():
         return False
     check_shard(path)

@@ -20,7 +20,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from linglue.core.atomic import atomic_path
+from linglue.core.atomic import atomic_path, remove_leftovers
 from linglue.core.fingerprint import file_sha256
 from linglue.errors import LinGlueError
 from linglue.geometry.camera import View
@@ -29,6 +29,9 @@ from linglue.geometry.pose import Pose
 from linglue.io.exif import UPRIGHT, read_exif
 from linglue.io.images import IMAGE_SUFFIXES, Image, read_image
 from linglue.io.views import write_view
+from linglue.sfm.colmap_sift import extract_sift, match_sift
+from linglue.sfm.map import MapRequest, map_incrementally
+from linglue.sfm.sparse_model import write_model
 from linglue.training.images.photos import image_names
 from linglue.training.sources.interface import ImageGroup
 from linglue.training.sources.tracks import SfmScene, load_scene
@@ -55,6 +58,7 @@ def reconstruct(images: Path, folder: Path, config: SfmConfig | None = None, thr
     config = config or SfmConfig()
     names = image_names(images, at_least=3)
     _claim(folder, names, config)
+    remove_leftovers(folder)
     if not (folder / SCENE).exists():
         _detect(images, folder, names, config, threads)
         _match(folder, config, threads)
@@ -87,47 +91,30 @@ def _detect(images: Path, folder: Path, names: list[str], config: SfmConfig, thr
     database = folder / "database.db"
     if database.exists():
         return
-    partial = folder / "database.partial.db"
-    for stray in folder.glob(f"{partial.name}*"):
-        stray.unlink()
     pycolmap = _pycolmap()
     one_camera = config.one_camera
     if one_camera is None:
         one_camera = len({read_image(images / name).shape for name in names}) == 1
-    options = pycolmap.FeatureExtractionOptions()
-    options.num_threads, options.max_image_size = threads, config.max_image_size
-    options.sift.max_num_features = config.max_features
     mode = pycolmap.CameraMode.SINGLE if one_camera else pycolmap.CameraMode.AUTO
-    pycolmap.extract_features(partial, images, names, mode, extraction_options=options, device=pycolmap.Device.cpu)
-    partial.rename(database)
+    with atomic_path(database) as partial:
+        extract_sift(partial, images, names, mode, config.max_features, config.max_image_size, threads)
 
 
 def _match(folder: Path, config: SfmConfig, threads: int) -> None:
-    """COLMAP skips pairs that the database already has."""
-    pycolmap = _pycolmap()
-    pycolmap.set_random_seed(config.seed)
-    options, verification = pycolmap.FeatureMatchingOptions(), pycolmap.TwoViewGeometryOptions()
-    options.num_threads = threads
-    verification.ransac.random_seed = config.seed
-    match = pycolmap.match_sequential if config.sequential else pycolmap.match_exhaustive
-    match(folder / "database.db", options, verification_options=verification, device=pycolmap.Device.cpu)
+    match_sift(folder / "database.db", config.sequential, threads=threads, seed=config.seed)
 
 
 def _map(images: Path, folder: Path, config: SfmConfig, threads: int) -> Path:
     """The folder of the largest model."""
-    pycolmap = _pycolmap()
-    target, partial = folder / "sparse", folder / "sparse.partial"
+    target = folder / "sparse"
     if not target.exists():
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        options = pycolmap.IncrementalPipelineOptions()
+        options = _pycolmap().IncrementalPipelineOptions()
         options.num_threads, options.random_seed, options.min_model_size = threads, config.seed, 3
-        models = pycolmap.incremental_mapping(folder / "database.db", images, partial, options)
+        options.extract_colors = False  # nobody looks at them
+        models = map_incrementally(MapRequest(folder / "database.db", options, len(image_names(images, at_least=3))))
         if not models:
             raise LinGlueError(f"{images}: cannot be reconstructed, expected overlapping images of one scene")
-        best = max(models, key=lambda number: models[number].num_reg_images())
-        (partial / str(best)).rename(target)
-        shutil.rmtree(partial)
+        write_model(models[0], target)
     return target
 
 
