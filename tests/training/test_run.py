@@ -83,7 +83,12 @@ def test_a_batch_must_fit_the_processes(config, monkeypatch):
 def test_pairs_are_made_before_the_process_group_is_opened(config, monkeypatch):
     happened = []
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(run, "prepare_data", lambda config: happened.append("pairs") or (None, {}))
+
+    def prepare(config):
+        happened.append("pairs")
+        return None, {}
+
+    monkeypatch.setattr(run, "prepare_data", prepare)
     monkeypatch.setattr(dist, "init_process_group", lambda backend: happened.append(backend))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: happened.append("closed"))
 
