@@ -109,7 +109,7 @@ def test_two_images_make_a_model_that_cannot_be_aligned(tmp_path):
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(LinGlueError, match="holds no photograph"):
+    with pytest.raises(LinGlueError, match="holds no image"):
         load_scene(tmp_path)
 
 
