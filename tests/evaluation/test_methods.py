@@ -100,7 +100,7 @@ def test_unknown_method_lists_the_allowed() -> None:
 
 def test_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kornia", None)
-    with pytest.raises(LinGlueError, match=r"matcher adalam needs kornia, .* pip install kornia$"):
+    with pytest.raises(LinGlueError, match=r"matcher adalam needs kornia, .* pip install linglue\[kornia\]$"):
         MatcherConfig("adalam").build()
 
 

@@ -14,7 +14,7 @@ ALLOWED = {
         "h * CELL - CELL / 2 - 0.5",
         "keypoints - CELL / 2 + 0.5",
     },
-    "training/sources/warp.py": {"0.5 - k"},  # between two levels of a pyramid
+    "training/images/warp.py": {"0.5 - k"},  # between two levels of a pyramid
     "training/front_end/trainer.py": {"0.5 - 0.5 * math.cos(math.pi * left)"},  # a learning rate
     "viz/canvas.py": {  # how much of a pixel a line or disc covers
         "width / 2 + 0.5",

@@ -6,9 +6,10 @@ import io
 import sys
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 
 class Verbosity(IntEnum):
@@ -47,6 +48,8 @@ def progress(items: Iterable[Any] | None = None, **options: Any) -> tqdm:
         >>> [number for number in progress(range(3), desc="count", unit="number")]
         [0, 1, 2]
     """
+    from tqdm import tqdm  # here: usage errors and --help need no progress bars
+
     if _verbosity is Verbosity.QUIET:
         return tqdm(items, **{**options, "disable": True})
     if sys.stderr.isatty():

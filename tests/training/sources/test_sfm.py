@@ -48,7 +48,7 @@ def truth(number: int) -> View:
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory, photos) -> tuple[Path, Path]:
     """(images, reconstruction)"""
-    pytest.importorskip("pycolmap", reason="pycolmap is not installed: pip install linglue[sfm]")
+    pytest.importorskip("pycolmap", reason="pycolmap is not installed: pip install pycolmap")
     base = tmp_path_factory.mktemp("sfm")
     rng = np.random.default_rng(0)
     height = cv2.resize(rng.normal(0, 0.5, (5, 5)).astype(np.float32), (17, 17), interpolation=cv2.INTER_CUBIC)
@@ -145,7 +145,7 @@ def test_command_and_its_errors(folders, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err.strip().endswith("expected a folder of photographs of one scene")
     monkeypatch.setitem(sys.modules, "pycolmap", None)
     assert sfm.main([str(folders[0]), "-o", str(tmp_path / "new")]) == 1
-    assert "pip install linglue[sfm]" in capsys.readouterr().err
+    assert "pip install pycolmap" in capsys.readouterr().err
 
 
 def test_scenes_that_are_none(tmp_path):
