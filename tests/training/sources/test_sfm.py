@@ -145,7 +145,7 @@ def test_command_and_its_errors(folders, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err.strip().endswith("expected a folder of photographs of one scene")
     monkeypatch.setitem(sys.modules, "pycolmap", None)
     assert sfm.main([str(folders[0]), "-o", str(tmp_path / "new")]) == 1
-    assert "pip install pycolmap" in capsys.readouterr().err
+    assert "pip install linglue[sfm]" in capsys.readouterr().err
 
 
 def test_scenes_that_are_none(tmp_path):
