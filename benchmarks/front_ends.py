@@ -121,14 +121,9 @@ def _repeatability(data: Path, work: Path, extract: ExtractConfig) -> float:
     for truth in load_pairs(data)[0]:
         with Predictions(work, truth.pair.group, extract).workspace.features() as features:
             sides = [features.get(image.name) for image in (truth.pair.image0, truth.pair.image1)]
-        shares.append(
-            repeatability(
-                truth.homography_1_from_0,
-                *(side.keypoints for side in sides),
-                *(side.image_size for side in sides),
-                WITHIN,
-            )
-        )
+        zero, one = sides
+        sizes = zero.image_size, one.image_size
+        shares.append(repeatability(truth.homography_1_from_0, zero.keypoints, one.keypoints, *sizes, WITHIN))
     return float(np.mean(shares))
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 import tempfile
 from itertools import combinations
 from pathlib import Path
@@ -84,7 +83,12 @@ def make_scene(folder: Path, options: argparse.Namespace) -> str:
     with tempfile.TemporaryDirectory() as temporary:
         pycolmap.undistort_images(temporary, work.model, folder, num_threads=1)
         pairs = _export(Path(temporary), options.output / folder.name)
-    record = {"registered": numbers.registered, "images": numbers.images, "pairs": pairs, "points": numbers.points}
+    record: dict[str, object] = {
+        "registered": numbers.registered,
+        "images": numbers.images,
+        "pairs": pairs,
+        "points": numbers.points,
+    }
     record |= {"reprojection_error": numbers.reprojection_error, "settings": dict(summary.settings)}
     (options.output / folder.name / "scene.json").write_text(
         json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8"
@@ -154,4 +158,4 @@ def _inside(camera: pycolmap.Camera, image: pycolmap.Image, points: np.ndarray) 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.matcher import MatcherConfig
-from linglue.training.sources.photos import Photos
+from linglue.training.images.photos import Photos
 
 METHODS = ("mnn", "ratio", "adalam", "linglue")
 

@@ -16,8 +16,8 @@ from skimage import data
 from linglue.geometry.camera import Camera
 from linglue.geometry.camera import View as TrueView
 from linglue.geometry.pose import Pose
-from linglue.training.sources.scene import Surface, colour, quad, see
-from linglue.training.sources.warp import pyramid
+from linglue.training.images.warp import pyramid
+from linglue.training.sources.renderer import Surface, colour, quad, see
 from linglue.types import ImageSize
 
 SIZE = ImageSize(480, 360)

@@ -292,4 +292,4 @@ def test_only_the_images_of_a_list(run, folder):
     found = facts(run(*command))
     assert found["images"] == 2 and found["problems"] == [f"missing.jpg: no such file in {folder / 'images'}, left out"]
     (folder / "list.txt").write_text("../last.png\n")
-    refused(run(*command[:-1]), "'../last.png', expected a path below a folder")
+    refused(run(*command[:-1]), "'../last.png', expected a plain path below a folder")

@@ -16,8 +16,8 @@ SIZE = ImageSize(100, 100)
 
 def score(truth: np.ndarray, points0: list[tuple[float, float]], points1: list[tuple[float, float]]):
     pair = homography.HomographyPair(Pair("v_x", Path("1.png"), Path("2.png")), "viewpoint", truth)
-    points = [np.array(p, np.float32).reshape(-1, 2) for p in (points0, points1)]
-    prediction = Prediction(*points, np.ones(len(points0), np.float32), SIZE, SIZE, (9, 9), 0.1)
+    zero, one = (np.array(p, np.float32).reshape(-1, 2) for p in (points0, points1))
+    prediction = Prediction(zero, one, np.ones(len(points0), np.float32), SIZE, SIZE, (9, 9), 0.1)
     return homography.score_pair(pair, prediction, [], RobustSettings(3))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PureWindowsPath
 
 from linglue.errors import LinGlueError
 
@@ -23,15 +23,9 @@ def check_name(name: str, where: str | Path) -> str:
         Traceback (most recent call last):
         linglue.errors.LinGlueError: features.h5: image name is '../a.jpg', expected a plain path below a folder
     """
-    drive = os.name == "nt" and (PureWindowsPath(name).drive or "\\" in name)
-    parts = name.split("/")
-    if (
-        drive
-        or any(c in "\t\n\r\0" for c in name)
-        or PurePosixPath(name).is_absolute()
-        or ".." in parts
-        or set(parts) <= {"", "."}
-    ):
+    parts = name.replace("\\", "/").split("/")  # a path of Windows, too: the folder may be opened there
+    odd = any(c in "\t\n\r\0" for c in name) or (os.name == "nt" and bool(PureWindowsPath(name).drive))
+    if odd or name.startswith("/") or ".." in parts or set(parts) <= {"", "."}:
         raise LinGlueError(f"{where}: image name is {name!r}, expected a plain path below a folder")
     return name
 

@@ -312,7 +312,8 @@ class LinGlue(nn.Module):
             coarse0, coarse1 = entry0["descriptors"], entry1["descriptors"]
         selections = []
         for b, (view0, view1, valid0, valid1) in enumerate(views(entry0, entry1)):
-            nearest0, nearest1 = nearest_both_ways(coarse0[b][valid0].detach(), coarse1[b][valid1].detach())
+            with torch.autocast(coarse0.device.type, enabled=False):  # bfloat16 cannot tell near from nearest
+                nearest0, nearest1 = nearest_both_ways(coarse0[b][valid0].detach(), coarse1[b][valid1].detach())
             how = (self.config.expansion, self.config.separation)
             selections.append(
                 (

@@ -9,13 +9,13 @@ import pytest
 
 from linglue.geometry.camera import Camera, View
 from linglue.geometry.pose import Pose
-from linglue.training.sources.pairs import ImagePair, grid_points, inside, shared
-from linglue.training.sources.parallax import DepthMapper, ParallaxConfig, ParallaxGenerator, doubtful_pixels
-from linglue.training.sources.photometric import PhotometricConfig
-from linglue.training.sources.scene import NOTHING, colour, quad, relief, see
-from linglue.training.sources.warp import pyramid
+from linglue.training.images.photometric import PhotometricConfig
+from linglue.training.images.warp import pyramid
+from linglue.training.sources.interface import ImagePair, grid_points
+from linglue.training.sources.parallax import DepthMapper, ParallaxConfig, ParallaxSource, doubtful_pixels
+from linglue.training.sources.renderer import NOTHING, colour, quad, relief, see
 from linglue.types import ImageSize
-from training.agreement import best_shift, patch_correlations
+from training.agreement import best_shift, inside, patch_correlations, shared
 
 CLEAN = ParallaxConfig(photometric=PhotometricConfig(strength=0))
 SIZE = ImageSize(320, 240)
@@ -139,7 +139,7 @@ def test_relief_pixels_agree(photos, rng):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_there_and_back(photos, seed):
-    pair = ParallaxGenerator(CLEAN).sample(photos, np.random.default_rng(seed))
+    pair = ParallaxSource(CLEAN).sample(photos, np.random.default_rng(seed)).pair()
     points = grid_points(pair.image0.shape[1], pair.image0.shape[0], 40)
     mapped, visible = pair.one_from_zero(points)
     assert visible.any() and not visible.all()
@@ -151,8 +151,8 @@ def test_there_and_back(photos, seed):
 
 
 def test_pixels_agree(photos):
-    generator = ParallaxGenerator(replace(CLEAN, baseline=25, zoom=1.5))
-    pairs = [generator.sample(photos, np.random.default_rng(k)) for k in range(10)]
+    generator = ParallaxSource(replace(CLEAN, baseline=25, zoom=1.5))
+    pairs = [generator.sample(photos, np.random.default_rng(k)).pair() for k in range(10)]
     every = np.concatenate([patch_correlations(pair) for pair in pairs])
     assert len(every) > 300
     assert np.median(every) > 0.97 and np.mean(every > 0.8) > 0.97
@@ -164,10 +164,10 @@ def test_overlap_is_bounded_and_scenes_have_parallax(photos):
     """No homography explains the motion, unlike in the other generator."""
     import cv2
 
-    generator = ParallaxGenerator(CLEAN)
+    generator = ParallaxSource(CLEAN)
     unexplained = []
     for seed in range(10):
-        pair = generator.sample(photos, np.random.default_rng(seed))
+        pair = generator.sample(photos, np.random.default_rng(seed)).pair()
         zero, one = shared(pair)
         assert np.sqrt(zero * one) > CLEAN.overlap[0] - 0.08  # rims are not counted as visible here
         points = grid_points(pair.image0.shape[1], pair.image0.shape[0], 40)
@@ -178,7 +178,7 @@ def test_overlap_is_bounded_and_scenes_have_parallax(photos):
 
 
 def test_same_seed_same_pair(photos):
-    a, b = (ParallaxGenerator().sample(photos, np.random.default_rng(3)) for _ in range(2))
+    a, b = (ParallaxSource().sample(photos, np.random.default_rng(3)).pair() for _ in range(2))
     np.testing.assert_array_equal(a.image0, b.image0)
     np.testing.assert_array_equal(a.image1, b.image1)
 
@@ -188,3 +188,15 @@ def test_points_out_of_the_frame_are_unknown(photos):
     mapped, visible = pair.one_from_zero(np.array([[-5.0, 10], [1000, 10], [160, 120]]))
     assert visible.tolist() == [False, False, True]
     assert np.isnan(mapped[:2]).all()
+
+
+def test_a_group_gives_all_its_pairs(photos):
+    config = replace(CLEAN, views=4, baseline=25, zoom=1.5)
+    counts = []
+    for seed in range(3):
+        group = ParallaxSource(config).sample(photos, np.random.default_rng(seed))
+        counts.append(len(group.pairs))
+        for i, j in group.pairs:
+            agreement = patch_correlations(group.pair(i, j))
+            assert len(agreement) < 20 or np.median(agreement) > 0.85
+    assert np.mean(counts) > 3

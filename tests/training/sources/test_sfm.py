@@ -17,20 +17,20 @@ from linglue.geometry.camera import Camera, View
 from linglue.geometry.epipolar import epipolar_distances, fundamental_matrix
 from linglue.geometry.pose import Pose, direction_error, rotation_error
 from linglue.io.images import read_image
+from linglue.training.images.warp import pyramid
 from linglue.training.sources import sfm
-from linglue.training.sources.pairs import ground_truth_both
-from linglue.training.sources.scene import colour, quad, relief, see
+from linglue.training.sources.ground_truth import ground_truth
+from linglue.training.sources.renderer import colour, quad, relief, see
 from linglue.training.sources.sfm import (
     SCENE,
     SfmConfig,
-    SfmGenerator,
+    SfmSource,
     TracksConfig,
     export_pose_scene,
     load_pair,
     reconstruct,
 )
 from linglue.training.sources.tracks import SfmScene, load_scene
-from linglue.training.sources.warp import pyramid
 from linglue.types import ImageSize
 
 SIZE = ImageSize(400, 300)
@@ -89,7 +89,7 @@ def test_cameras_are_those_that_took_the_images(scene):
 
 def test_tracks_lie_where_our_keypoints_are(folders, scene):
     """The same detector in another implementation: a wrong convention shows as half a pixel."""
-    pair = load_pair(folders[1], scene, 2, 3)
+    pair = load_pair(folders[1], scene, 2, 3).pair()
     keypoints = Sift().extract(pair.image0, 1000).keypoints
     xy = scene.xy[scene.seen_in(2)]
     distance, row = cKDTree(xy).query(keypoints)
@@ -99,12 +99,11 @@ def test_tracks_lie_where_our_keypoints_are(folders, scene):
 
 
 def test_pairs_give_correct_ground_truth(folders, scene):
-    generator = SfmGenerator(TracksConfig((str(folders[1]),), min_tracks=40, overlap=(0, 1)))
-    pair = generator.sample([], np.random.default_rng(1))
-    assert pair.shows == frozenset({"images:rendered"})
-    pair = load_pair(folders[1], scene, 1, 3)
+    generator = SfmSource(TracksConfig((str(folders[1]),), min_tracks=40, overlap=(0, 1)))
+    assert generator.sample([], np.random.default_rng(1)).shows == frozenset({"images:rendered"})
+    pair = load_pair(folders[1], scene, 1, 3).pair()
     zero, one = (Sift().extract(image, 1000) for image in (pair.image0, pair.image1))
-    matches, _ = ground_truth_both(zero.keypoints, one.keypoints, pair, oris0=zero.oris, oris1=one.oris)
+    matches, _ = ground_truth(zero.keypoints, one.keypoints, pair, oris0=zero.oris, oris1=one.oris)
     found = np.flatnonzero(matches >= 0)
     assert len(found) > 60
     a, b = (View(scene.views[k].camera, truth(k).cam_from_world) for k in (1, 3))
@@ -151,13 +150,13 @@ def test_command_and_its_errors(folders, tmp_path, capsys, monkeypatch):
 
 def test_scenes_that_are_none(tmp_path):
     with pytest.raises(LinGlueError, match=r"scene\.npz: no such file"):
-        SfmGenerator(TracksConfig((str(tmp_path),)))
+        SfmSource(TracksConfig((str(tmp_path),)))
     (tmp_path / SCENE).write_bytes(b"nonsense")
     with pytest.raises(LinGlueError, match="not a scene made by"):
-        SfmGenerator(TracksConfig((str(tmp_path),)))
+        SfmSource(TracksConfig((str(tmp_path),)))
     exact_scene(np.random.default_rng(0)).save(tmp_path / SCENE)
     with pytest.raises(LinGlueError, match="no pair of images with 500 common points"):
-        SfmGenerator(TracksConfig((str(tmp_path),), min_tracks=500))
+        SfmSource(TracksConfig((str(tmp_path),), min_tracks=500))
 
 
 def exact_scene(rng: np.random.Generator, turn: float = 0.0) -> SfmScene:

@@ -10,7 +10,8 @@ import torch
 
 from linglue.core.optional import need
 from linglue.evaluation.peers import find_peer_file
-from linglue.features.base import Extractor, load_weights
+from linglue.features.base import Extractor
+from linglue.features.weights import load_weights
 from linglue.io.images import Image, Mask
 from linglue.types import Features, ImageSize
 

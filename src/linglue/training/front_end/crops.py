@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from linglue.geometry.homography import apply
 from linglue.io.images import Image, to_grey
 from linglue.training.front_end.lessons import Lesson
-from linglue.training.sources.photometric import PhotometricConfig, perturb
-from linglue.training.sources.warp import Matrix, pyramid, warp
+from linglue.training.images.photometric import PhotometricConfig, perturb
+from linglue.training.images.warp import Matrix, pyramid, warp
 from linglue.types import ImageSize
 
 ATTEMPTS = 12  # pairs of crops drawn of one pair of photographs before the one with most in common is taken

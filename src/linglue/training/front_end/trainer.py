@@ -32,7 +32,7 @@ from linglue.training.front_end.objective import Batch, Objective, collate
 from linglue.training.front_end.progress import Progress
 from linglue.training.front_end.validation import Scores, make_validation, validate
 from linglue.training.log import append_row, plot
-from linglue.training.sources.pairs import ImagePair
+from linglue.training.sources.interface import ImagePair
 from linglue.types import IndexArray
 
 LENGTH = ("steps", "cooldown")  # settings of the learning that may differ when a run is resumed

@@ -14,9 +14,9 @@ from scipy.spatial import cKDTree
 
 from linglue.features.linpoint import LinPointNet, detect, to_tensor
 from linglue.io.images import Image
-from linglue.training.sources.homography import HomographyConfig, HomographyGenerator
-from linglue.training.sources.pairs import ImagePair
-from linglue.training.sources.photos import Photos
+from linglue.training.images.photos import Photos
+from linglue.training.sources.homography import HomographyConfig, HomographySource
+from linglue.training.sources.interface import ImagePair
 from linglue.types import ImageSize
 
 KEYPOINTS = 1024
@@ -42,9 +42,9 @@ class Found:
 
 def make_validation(photos: Sequence[Path], count: int) -> list[ImagePair]:
     """The same pairs of views for the same photographs, always."""
-    generator = HomographyGenerator(HomographyConfig(longer_side=(480, 720), overlap=(0.3, 0.95)))
+    generator = HomographySource(HomographyConfig(longer_side=(480, 720), overlap=(0.3, 0.95)))
     source = Photos(photos)
-    return [generator.sample(source, np.random.default_rng((7, i))) for i in range(count)]
+    return [generator.sample(source, np.random.default_rng((7, i))).pair() for i in range(count)]
 
 
 def find(net: LinPointNet, image: Image) -> Found:

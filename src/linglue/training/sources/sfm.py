@@ -3,7 +3,7 @@
     python -m linglue.training.sources.sfm IMAGES -o FOLDER [--export-pose-scene DIR]
 
 A scene's folder holds settings.json, database.db, sparse/ (the model), undistorted/images/ and, when all is done,
-scene.npz. A run that was interrupted goes on: features, matches and the model are not made again.
+scene.npz. A run that was interrupted is resumed: features, matches and the model are not made again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import cv2
 import numpy as np
 
 from linglue.core.atomic import atomic_path, remove_leftovers
+from linglue.core.fingerprint import file_sha256
 from linglue.errors import LinGlueError
 from linglue.geometry.camera import View
 from linglue.geometry.colmap import camera_from_colmap, pixel_from_colmap, quiet_pycolmap
@@ -31,8 +32,8 @@ from linglue.io.views import write_view
 from linglue.sfm.colmap_sift import extract_sift, match_sift
 from linglue.sfm.map import MapRequest, map_incrementally
 from linglue.sfm.sparse_model import write_model
-from linglue.training.sources.pairs import ImagePair
-from linglue.training.sources.photos import image_names
+from linglue.training.images.photos import image_names
+from linglue.training.sources.interface import ImageGroup
 from linglue.training.sources.tracks import SfmScene, load_scene
 
 SETTINGS = "settings.json"
@@ -127,7 +128,7 @@ def _undistort(images: Path, folder: Path, model: Path, threads: int) -> None:
 
 
 def _drop_orientation(path: Path) -> None:
-    """COLMAP ignores EXIF rotation but copies the tag: readers that apply it would turn the image under its points."""
+    """COLMAP ignores EXIF rotation but copies the tag: readers that apply it rotate the image under its points."""
     exif = read_exif(path)
     if exif is not None and exif.orientation != UPRIGHT:
         stored = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
@@ -183,8 +184,8 @@ class TracksConfig:
     radius: float = 1.5  # pixels around an observation in which a keypoint is that observation
 
 
-class SfmGenerator:
-    """Draws pairs of images of reconstructed scenes. Needs no photographs, and no pycolmap."""
+class SfmSource:
+    """Draws pairs of images of reconstructed scenes. Needs no images to be given, and no pycolmap."""
 
     def __init__(self, config: TracksConfig) -> None:
         self.config = config
@@ -200,6 +201,11 @@ class SfmGenerator:
                 f"and an overlap in {config.overlap}"
             )
 
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """All that decides what is drawn: the reconstructions themselves, too."""
+        return {**asdict(self.config), "scenes_sha256": [file_sha256(f / SCENE) for f, _, _ in self._scenes]}
+
     def _pairs(self, scene: SfmScene) -> list[tuple[int, int]]:
         shared = scene.shared_tracks()
         fewer = np.minimum.outer(np.diag(shared), np.diag(shared))
@@ -208,25 +214,24 @@ class SfmGenerator:
         fit = (shared >= self.config.min_tracks) & (overlap >= low) & (overlap <= high)
         return [(int(i), int(j)) for i, j in np.argwhere(fit) if i != j]
 
-    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImagePair:
+    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
         """One pair; every scene is as likely as any other. `photos` are not used."""
         folder, scene, pairs = self._scenes[int(rng.integers(len(self._scenes)))]
         return load_pair(folder, scene, *pairs[int(rng.integers(len(pairs)))], self.config.radius)
 
 
-def load_pair(folder: Path, scene: SfmScene, zero: int, one: int, radius: float = 1.5) -> ImagePair:
+def load_pair(folder: Path, scene: SfmScene, zero: int, one: int, radius: float = 1.5) -> ImageGroup:
     """Read two undistorted images of a reconstruction, with what it knows about them."""
-    images = []
-    for number in (zero, one):
+    numbers, images = (zero, one), []
+    for number in numbers:
         path, size = folder / "undistorted" / "images" / scene.images[number], scene.views[number].camera.size
         images.append(read_image(path))
         if images[-1].shape[:2] != (size.height, size.width):
             raise LinGlueError(f"{path}: image is not {size.width}x{size.height} as reconstructed, remove {folder}")
-    return ImagePair(
-        images[0],
-        images[1],
-        scene.mapper(zero, one, radius),
-        scene.mapper(one, zero, radius),
+    return ImageGroup(
+        images,
+        [(0, 1)],
+        lambda a, b: scene.mapper(numbers[a], numbers[b], radius),
         shows=frozenset({f"images:{scene.name}"}),
     )
 
@@ -236,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m linglue.training.sources.sfm", description="Reconstruct a set of images."
     )
-    parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of photographs of one scene")
+    parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of images of one scene")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="where it is kept")
     parser.add_argument(
         "--export-pose-scene", type=Path, metavar="DIR", help="also write a scene for linglue eval pose"

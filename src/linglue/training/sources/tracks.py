@@ -16,7 +16,7 @@ from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
 from linglue.geometry.camera import BEHIND, Array, Camera, View
 from linglue.geometry.pose import Pose
-from linglue.training.sources.pairs import Flags, Points
+from linglue.training.sources.interface import Flags, Points
 from linglue.types import ImageSize, IndexArray
 
 SLACK = 5.0  # pixels a point must project beyond the frame to be certainly outside: cameras are not perfect

@@ -1,7 +1,8 @@
-"""Features of training pairs, extracted once: shards of fixed-size arrays that are memory-mapped when training.
+"""Training pairs on disk: shards of fixed-size arrays that are memory-mapped when training.
 
 A shard is a folder of .npy files and a manifest with their sizes and SHA-256. It is written under another name and
-renamed when complete, so that a shard exists whole or not at all. Shard i depends on (seed, i) alone.
+renamed when complete, so that a shard exists whole or not at all. Shard i depends on (seed, i) alone. Features are kept
+once per image, however many pairs of the shard the image is in.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from numpy.typing import NDArray
 
 from linglue.core.atomic import atomic_folder
 from linglue.errors import LinGlueError
+from linglue.training.cache.cut import cut
 
 SETTINGS = "cache.json"
 MANIFEST = "manifest.json"
+
+PER_IMAGE = ("keypoints", "descriptors", "scores", "scales", "oris", "image_size")
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -32,7 +36,7 @@ def shard_path(folder: Path, index: int) -> Path:
 
 
 def write_shard(path: Path, arrays: Arrays) -> None:
-    """Save the arrays, each with the pairs along its first axis, as a shard that appears at once."""
+    """Save the arrays as a shard that appears at once; "source" has one entry for each pair."""
     files = {}
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(path) as temporary:
@@ -40,7 +44,7 @@ def write_shard(path: Path, arrays: Arrays) -> None:
             file = temporary / f"{name}.npy"
             np.save(file, array)
             files[file.name] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
-        pairs = len(next(iter(arrays.values())))
+        pairs = len(arrays["source"])
         (temporary / MANIFEST).write_text(json.dumps({"pairs": pairs, "files": files}, indent=1))
 
 
@@ -65,22 +69,36 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def read_settings(folder: Path) -> dict[str, Any]:
+    """What the cache in `folder` was built with."""
+    try:
+        settings = json.loads((folder / SETTINGS).read_text())
+    except (OSError, ValueError) as error:
+        raise LinGlueError(f"{folder / SETTINGS}: not a readable feature cache") from error
+    if not isinstance(settings, dict):
+        raise LinGlueError(f"{folder / SETTINGS}: not a readable feature cache")
+    return settings
+
+
 class FeatureCache(Sequence[dict[str, Any]]):
     """All pairs of a cache. A pair is a dictionary of numpy views into the files, K keypoints per image:
 
-    image0, image1: keypoints (K, 2) float32 pixels, descriptors (K, D) float16, scales (K,) and oris (K,) float32 if
-        the front-end has them, image_size (2,) float32 as (w, h), mask (K,) bool, False where there is no keypoint
-    matches0, matches1: (K,) int32, an index, UNMATCHABLE or IGNORE (also where mask is False)
+    image0, image1: keypoints (K, 2) float32 pixels, descriptors (K, D) float16, scores (K,) float32, scales (K,) and
+        oris (K,) float32 if the front-end has them, image_size (2,) float32 as (w, h), mask (K,) bool, False where
+        there is no keypoint
+    matches0, matches1: (K,) int16, an index, UNMATCHABLE or IGNORE (also where mask is False)
     source: index into `sources`, the name of what made the pair
+
+    Example:
+        >>> cache = FeatureCache("runs/mine/pairs")  # doctest: +SKIP
+        >>> cache.batch([0, 5], keypoints=512)["image0"]["descriptors"].shape  # doctest: +SKIP
+        torch.Size([2, 512, 128])
     """
 
     def __init__(self, folder: str | Path, verify: bool = False) -> None:
         """Sizes of all files are always checked; `verify` reads everything and checks the sums too."""
         self.folder = Path(folder)
-        try:
-            self.settings: dict[str, Any] = json.loads((self.folder / SETTINGS).read_text())
-        except (OSError, ValueError) as error:
-            raise LinGlueError(f"{self.folder / SETTINGS}: not a readable feature cache") from error
+        self.settings = read_settings(self.folder)
         self._shards = sorted(p for p in self.folder.glob("shard-*") if p.is_dir())
         if not self._shards:
             raise LinGlueError(f"{self.folder}: holds no complete shard, expected at least 1")
@@ -98,9 +116,14 @@ class FeatureCache(Sequence[dict[str, Any]]):
         return int(self.settings["dim"])
 
     @property
+    def keypoints(self) -> int:
+        """Largest number of keypoints of an image."""
+        return int(self.settings["keypoints"])
+
+    @property
     def sources(self) -> list[str]:
-        """What made the pairs: the names of the generators, and "unrelated" at the end."""
-        return [*self.settings["generators"], "unrelated"]
+        """What made the pairs: the names of the sources, and "unrelated" at the end."""
+        return [*self.settings["sources"], "unrelated"]
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -116,12 +139,9 @@ class FeatureCache(Sequence[dict[str, Any]]):
         arrays = self._shard(shard)
         pair: dict[str, Any] = {"source": int(arrays["source"][row])}
         for side in "01":
-            entry = {
-                name: arrays[name + side][row]
-                for name in ("keypoints", "descriptors", "scales", "oris", "image_size")
-                if name + side in arrays
-            }
-            entry["mask"] = np.arange(self.settings["keypoints"]) < arrays["count" + side][row]
+            image = int(arrays["image" + side][row])
+            entry = {name: arrays[name][image] for name in PER_IMAGE if name in arrays}
+            entry["mask"] = np.arange(self.keypoints) < arrays["count"][image]
             pair["image" + side] = entry
             pair["matches" + side] = arrays["matches" + side][row]
         return pair
@@ -129,9 +149,19 @@ class FeatureCache(Sequence[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[i] for i in range(len(self)))
 
-    def batch(self, indices: Sequence[int]) -> dict[str, Any]:
-        """The pairs as tensors with a leading batch axis: the network's input, matches0, matches1 (int64), source."""
+    def batch(self, indices: Sequence[int], keypoints: int | None = None) -> dict[str, Any]:
+        """The pairs as tensors with a leading batch axis.
+
+        Args:
+            indices: which pairs.
+            keypoints: how many of every image's keypoints are kept, the strongest; all of them without.
+
+        Returns:
+            The network's input (image0, image1), matches0 and matches1 (int64), source.
+        """
         pairs = [self[int(i)] for i in indices]
+        if keypoints is not None and keypoints < self.keypoints:
+            pairs = [cut(pair, keypoints) for pair in pairs]
 
         def stack(arrays: list[Any]) -> torch.Tensor:
             tensor = torch.from_numpy(np.stack(arrays))
@@ -140,7 +170,8 @@ class FeatureCache(Sequence[dict[str, Any]]):
         batch: dict[str, Any] = {"source": torch.tensor([p["source"] for p in pairs])}
         for side in "01":
             image = "image" + side
-            batch[image] = {name: stack([p[image][name] for p in pairs]) for name in pairs[0][image]}
+            names = [name for name in pairs[0][image] if name != "scores"]
+            batch[image] = {name: stack([p[image][name] for p in pairs]) for name in names}
             batch["matches" + side] = stack([p["matches" + side] for p in pairs]).long()
         return batch
 

@@ -10,24 +10,27 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
+import cv2
 import numpy as np
 import pytest
 import torch
 
 from linglue.errors import LinGlueError
 from linglue.features.sift import Sift
-from linglue.training.build_cache import CacheConfig, build_cache
-from linglue.training.cache import FeatureCache
-from linglue.training.sources.homography import HomographyConfig, HomographyGenerator
-from linglue.training.sources.pairs import IGNORE, UNMATCHABLE
+from linglue.training.cache.build import CacheConfig, build_cache, extractor_sha256
+from linglue.training.cache.store import FeatureCache
+from linglue.training.images.photos import Photos
+from linglue.training.sources.ground_truth import IGNORE, UNMATCHABLE
+from linglue.training.sources.homography import HomographyConfig, HomographySource
 
-GENERATORS = {"homography": (HomographyGenerator(HomographyConfig(longer_side=(320, 400))), 1.0)}
+SOURCES = {"homography": (HomographySource(HomographyConfig(longer_side=(320, 400))), 1.0)}
 CONFIG = CacheConfig(pairs=6, shard_size=3, keypoints=200, min_matches=10, unrelated=0.3, seed=5)
 
 
 def build(folder, photos, config=CONFIG, workers=1):
-    return build_cache(folder, GENERATORS, photos, Sift(), config, workers=workers, progress=False)
+    return build_cache(folder, SOURCES, photos, Sift(), config, workers=workers, progress=False)
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -97,20 +100,22 @@ def test_resume_and_workers_give_the_same(built, photos, tmp_path):
     folder = tmp_path / "two"
     build(folder, photos, replace(CONFIG, pairs=3))
     assert len(FeatureCache(folder)) == 3
-    before = (folder / "shard-00000" / "keypoints0.npy").stat().st_mtime_ns
+    before = (folder / "shard-00000" / "keypoints.npy").stat().st_mtime_ns
     build(folder, photos, workers=2)
-    assert (folder / "shard-00000" / "keypoints0.npy").stat().st_mtime_ns == before
+    assert (folder / "shard-00000" / "keypoints.npy").stat().st_mtime_ns == before
     assert digest(folder) == digest(built)
 
 
-class _OnePair:
+class _OneScene:
     """A real scene in small: every draw shows the same two images."""
 
+    settings: ClassVar = {"scene": 1}
+
     def __init__(self, photos) -> None:
-        self.pair = GENERATORS["homography"][0].sample(photos, np.random.default_rng(3))
+        self.group = SOURCES["homography"][0].sample(photos, np.random.default_rng(3))
 
     def sample(self, photos, rng):
-        return self.pair
+        return self.group
 
 
 class _Counting(Sift):
@@ -124,8 +129,55 @@ class _Counting(Sift):
 def test_an_image_of_many_pairs_is_extracted_once(photos, tmp_path):
     extractor = _Counting()
     config = replace(CONFIG, unrelated=0)
-    cache = build_cache(tmp_path, {"scene": (_OnePair(photos), 1.0)}, photos, extractor, config, progress=False)
+    cache = build_cache(tmp_path, {"scene": (_OneScene(photos), 1.0)}, photos, extractor, config, progress=False)
     assert len(cache) == 6 and extractor.count == 2
+    assert np.load(tmp_path / "shard-00000" / "keypoints.npy").shape == (2, 200, 2)  # and kept once
+
+
+def test_all_pairs_of_a_group_share_its_images(photos, tmp_path):
+    extractor = _Counting()
+    config = replace(CONFIG, pairs=12, shard_size=12, unrelated=0, min_matches=5)
+    sources = {"homography": (HomographySource(HomographyConfig(views=4, longer_side=(320, 400))), 1.0)}
+    cache = build_cache(tmp_path, sources, photos, extractor, config, progress=False)
+    assert len(cache) == 12 and extractor.count < 16  # two images each would be 24
+    for pair in cache:
+        matched = np.flatnonzero(pair["matches0"] >= 0)
+        assert len(matched) >= 5
+        np.testing.assert_array_equal(pair["matches1"][pair["matches0"][matched]], matched)
+
+
+def test_a_batch_of_fewer_keypoints(built):
+    cache = FeatureCache(built)
+    batch = cache.batch([0, 1], keypoints=80)
+    assert batch["image0"]["descriptors"].shape == (2, 80, 128) and batch["matches1"].shape == (2, 80)
+    assert int(batch["matches0"].max()) < 80 and "scores" not in batch["image0"]
+    for matches0, matches1 in zip(batch["matches0"], batch["matches1"], strict=True):
+        matched = (matches0 >= 0).nonzero()[:, 0]
+        torch.testing.assert_close(matches1[matches0[matched]], matched)
+
+
+def test_images_with_other_contents_are_another_cache(tmp_path, photos):
+    """Same names, same sizes: only the contents tell."""
+    names = [tmp_path / f"{number}.png" for number in range(3)]
+    for name, image in zip(names, photos, strict=False):
+        cv2.imwrite(str(name), image)
+    config = replace(CONFIG, pairs=3, unrelated=0, min_matches=5)
+    build(tmp_path / "cache", Photos(names), config)
+    build(tmp_path / "cache", Photos(names), config)
+    cv2.imwrite(str(names[1]), 255 - photos[1])
+    with pytest.raises(LinGlueError, match="photos"):
+        build(tmp_path / "cache", Photos(names), config)
+
+
+def test_other_weights_are_another_front_end():
+    def with_weights(seed: int) -> Sift:
+        extractor = Sift()
+        torch.manual_seed(seed)
+        extractor.__dict__["net"] = torch.nn.Linear(2, 2)
+        return extractor
+
+    assert extractor_sha256(with_weights(0)) == extractor_sha256(with_weights(0))
+    assert extractor_sha256(with_weights(0)) != extractor_sha256(with_weights(1))
 
 
 def test_other_settings_are_refused(built, photos):
@@ -138,15 +190,15 @@ def test_other_settings_are_refused(built, photos):
 def test_damage_is_noticed(photos, tmp_path):
     config = replace(CONFIG, pairs=3)
     build(tmp_path, photos, config)
-    file = tmp_path / "shard-00000" / "descriptors0.npy"
+    file = tmp_path / "shard-00000" / "descriptors.npy"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
     FeatureCache(tmp_path)
-    with pytest.raises(LinGlueError, match="descriptors0"):
+    with pytest.raises(LinGlueError, match="descriptors"):
         FeatureCache(tmp_path, verify=True)
     file.write_bytes(data[:-10])
-    with pytest.raises(LinGlueError, match="descriptors0"):
+    with pytest.raises(LinGlueError, match="descriptors"):
         FeatureCache(tmp_path)
 
 
@@ -154,9 +206,10 @@ def test_kill_leaves_whole_shards(built, photos, tmp_path):
     """Killed at a random moment, resumed, and the result is the same."""
     script = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 import skimage.data
-from training import conftest, test_cache
+from training import conftest
+from training.cache import test_cache
 from linglue.io.images import as_image
 photos = [as_image(getattr(skimage.data, n)()) for n in conftest.NAMES]
 test_cache.build({str(tmp_path / "c")!r}, photos)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from linglue.geometry.camera import View
 from linglue.geometry.pixels import corner_from_pixel, pixel_from_corner
 from linglue.io.images import Image
-from linglue.training.sources.warp import level_limits, linear, warp_level
+from linglue.training.images.warp import level_limits, linear, warp_level
 from linglue.types import ImageSize
 
 Vectors = NDArray[np.float64]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linglue.io.images import Image
-from linglue.training.sources.photos import Deck
+from linglue.training.images.photos import Deck
 from linglue.types import ImageSize
 
 Matrix = NDArray[np.float64]  # (3, 3) homography, maps (x, y, 1) up to scale

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linglue.errors import LinGlueError
-from linglue.training.sources.photos import Deck, Photos
+from linglue.training.images.photos import Deck, Photos
 
 
 def test_folder(tmp_path, photos):

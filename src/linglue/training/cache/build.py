@@ -1,4 +1,4 @@
-"""Fills a feature cache: generators → images → features → ground truth → shards, by several processes, resumable."""
+"""Fills a feature cache: sources → images → features → ground truth → shards, by several processes, resumable."""
 
 from __future__ import annotations
 
@@ -12,26 +12,32 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 from tqdm import tqdm
 
 from linglue.core.atomic import atomic_path, remove_leftovers
+from linglue.core.fingerprint import file_sha256
 from linglue.core.pool import run_all
 from linglue.errors import LinGlueError
 from linglue.features.base import Extractor
 from linglue.io.images import Image
-from linglue.training.cache import SETTINGS, FeatureCache, check_shard, shard_path, write_shard
-from linglue.training.sources.pairs import IGNORE, UNMATCHABLE, PairGenerator, ground_truth_both
-from linglue.training.sources.photos import Photos
+from linglue.training.cache.store import SETTINGS, FeatureCache, check_shard, read_settings, shard_path, write_shard
+from linglue.training.images.photos import Photos
+from linglue.training.sources.ground_truth import IGNORE, UNMATCHABLE, ground_truth
+from linglue.training.sources.interface import PairSource
 from linglue.types import Features, IndexArray
 
+FORMAT = 2  # of the shards; a cache of another one is refused
 MAX_REDRAWS = 20  # per pair on average, before the material is declared unfit
 REMEMBERED = 100  # images, about 0.6 MB of features each
 LEFTOVER_AGE = 3600.0  # seconds after which an unfinished shard of a dead process is removed
 
+Sources = Mapping[str, tuple[PairSource, float]]  # by name, with their shares
+
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """What a cache holds. Change anything and it is another cache."""
+    """What a cache holds. Change anything but `pairs` and it is another cache."""
 
     pairs: int = 20_000
     shard_size: int = 200  # pairs
@@ -71,7 +77,7 @@ class _Work:
 
     folder: Path
     config: CacheConfig
-    generators: Mapping[str, tuple[PairGenerator, float]]
+    sources: Sources
     photos: Sequence[Image]
     extractor: Extractor
     extract: _Remembering
@@ -88,25 +94,34 @@ class _Sample:
 
 def build_cache(
     folder: str | Path,
-    generators: Mapping[str, tuple[PairGenerator, float]],
+    sources: Sources,
     photos: Sequence[Image],
     extractor: Extractor,
     config: CacheConfig | None = None,
     workers: int = 1,
     progress: bool = True,
 ) -> FeatureCache:
-    """Make the missing shards of the cache in `folder` and open it.
+    """Make the missing shards of a cache and open it.
 
-    `generators` maps a name to (generator, weight): pairs are drawn in proportion to the weights. With `workers` > 1
-    everything given must be picklable, and a script needs the usual `if __name__ == "__main__"`.
+    The result does not depend on `workers` nor on how often it was interrupted. With more than one worker everything
+    given must be picklable, and a script needs the usual `if __name__ == "__main__"`.
+
+    Args:
+        folder: where the cache lives; one built with other settings is refused.
+        sources: by name, with the share of pairs that each is to give.
+        photos: images that synthetic pairs are made of.
+        extractor: the front-end.
+        config: what the cache holds.
+        workers: processes.
+        progress: whether a bar is shown.
     """
     config = config or CacheConfig()
-    if not generators or min(weight for _, weight in generators.values()) <= 0:
-        raise LinGlueError("generators need at least one name with a positive weight")
-    if config.unrelated > 0 and len(photos) == 1:  # none is fine for generators with their own material
+    if not sources or min(weight for _, weight in sources.values()) <= 0:
+        raise LinGlueError("sources need at least one name with a positive share")
+    if config.unrelated > 0 and len(photos) == 1:  # none is fine for sources with their own material
         raise LinGlueError("unrelated pairs need at least 2 photographs")
     extract = _Remembering(extractor, config.keypoints)
-    work = _Work(Path(folder), config, generators, photos, extractor, extract)
+    work = _Work(Path(folder), config, sources, photos, extractor, extract)
     _claim(work)
     remove_leftovers(work.folder, older_than=LEFTOVER_AGE)
     missing = [i for i in range(config.shards) if not _is_complete(shard_path(work.folder, i))]
@@ -123,15 +138,18 @@ def _shard_maker(work: _Work) -> Callable[[int], int]:
 def _claim(work: _Work) -> None:
     """Create the folder, or make sure that what it holds was built with the same settings."""
     settings = {
+        "format": FORMAT,
         "kind": work.extractor.kind,
         "dim": work.extractor.dim,
-        "generators": {name: [repr(getattr(g, "config", g)), w] for name, (g, w) in work.generators.items()},
-        "photos": _fingerprint(work.photos),
+        "extractor": extractor_sha256(work.extractor),
+        "sources": {name: [source.settings, share] for name, (source, share) in work.sources.items()},
+        "photos": _photos_sha256(work.photos),
         **asdict(work.config),
     }
+    settings = json.loads(json.dumps(settings))  # tuples become lists, as in the file
     file = work.folder / SETTINGS
     if file.exists():
-        known = json.loads(file.read_text())
+        known = read_settings(work.folder)
         # More pairs of the same kind may be added at any time: shards do not depend on their number.
         differing = [k for k in settings if k != "pairs" and known.get(k) != settings[k]]
         if differing:
@@ -145,12 +163,22 @@ def _claim(work: _Work) -> None:
         partial.write_text(json.dumps(settings, indent=1))
 
 
-def _fingerprint(photos: Sequence[Image]) -> str:
-    """Names the set of photographs: by file names where there are files, else by pixels."""
+def extractor_sha256(extractor: Extractor) -> str:
+    """Names what the front-end computes as far as its weights decide it, wherever they came from."""
+    digest = hashlib.sha256(f"{type(extractor).__module__}.{type(extractor).__qualname__}".encode())
+    for name, module in sorted(vars(extractor).items()):
+        if isinstance(module, nn.Module):
+            for key, value in sorted(module.state_dict().items()):
+                digest.update(f"{name}.{key}".encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _photos_sha256(photos: Sequence[Image]) -> str:
+    """Names the set of images by their contents, in their order."""
     digest = hashlib.sha256()
     for item in photos.paths if isinstance(photos, Photos) else photos:
-        digest.update(item.name.encode() if isinstance(item, Path) else np.ascontiguousarray(item).tobytes())
-    return f"{len(photos)}:{digest.hexdigest()[:16]}"
+        digest.update(file_sha256(item).encode() if isinstance(item, Path) else np.ascontiguousarray(item).tobytes())
+    return f"{len(photos)}:{digest.hexdigest()}"
 
 
 def _is_complete(path: Path) -> bool:
@@ -172,7 +200,7 @@ def _make_shard(work: _Work, index: int) -> int:
 
 
 class _Watched(Sequence[Image]):
-    """Photographs that remember which of them were used."""
+    """Images that remember which of them were used."""
 
     def __init__(self, photos: Sequence[Image]) -> None:
         self._photos = photos
@@ -187,32 +215,36 @@ class _Watched(Sequence[Image]):
 
 
 def _stream(work: _Work, rng: np.random.Generator) -> Iterator[_Sample]:
-    """Pairs without end: related ones and, in between, unrelated ones made of halves of two related ones."""
+    """Pairs without end: those of one group after another and, in between, unrelated ones of two groups."""
     config = work.config
-    makers = [generator for generator, _ in work.generators.values()]
-    weights = np.array([weight for _, weight in work.generators.values()], dtype=np.float64)
-    before: tuple[Features, set[int | str]] | None = None
+    sources = [source for source, _ in work.sources.values()]
+    shares = np.array([share for _, share in work.sources.values()], dtype=np.float64)
+    before: tuple[list[Features], set[int | str]] | None = None  # the last group: its features, and what it shows
     drawn = kept = 0
     while True:
-        source = int(rng.choice(len(makers), p=weights / weights.sum()))
+        source = int(rng.choice(len(sources), p=shares / shares.sum()))
         watched = _Watched(work.photos)
-        pair = makers[source].sample(watched, rng)
-        drawn += 1
-        if drawn > MAX_REDRAWS * (kept + 3):
-            raise LinGlueError(f"only {kept} of {drawn} pairs have {config.min_matches} matches: unfit photographs")
-        zero, one = work.extract(pair.image0), work.extract(pair.image1)
-        matches = ground_truth_both(
-            zero.keypoints, one.keypoints, pair, config.threshold, oris0=zero.oris, oris1=one.oris
-        )
-        if (matches[0] >= 0).sum() < config.min_matches:
-            continue
-        kept += 1
-        yield _Sample((zero, one), matches, source)
-        wanted = rng.random() < config.unrelated / (1 - config.unrelated)
-        used = watched.used | pair.shows
-        if wanted and before is not None and not before[1] & used:
-            yield _unrelated(before[0], one, len(makers))
-        before = zero, used
+        group = sources[source].sample(watched, rng)
+        features = [work.extract(image) for image in group.images]
+        used = watched.used | group.shows
+        fit = False
+        for i, j in group.pairs:
+            drawn += 1
+            if drawn > MAX_REDRAWS * (kept + 3):
+                raise LinGlueError(f"only {kept} of {drawn} pairs have {config.min_matches} matches: unfit photographs")
+            zero, one = features[i], features[j]
+            matches = ground_truth(
+                zero.keypoints, one.keypoints, group.pair(i, j), config.threshold, oris0=zero.oris, oris1=one.oris
+            )
+            if (matches[0] >= 0).sum() < config.min_matches:
+                continue
+            kept, fit = kept + 1, True
+            yield _Sample((zero, one), matches, source)
+            wanted = rng.random() < config.unrelated / (1 - config.unrelated)
+            if wanted and before is not None and not before[1] & used:
+                yield _unrelated(before[0][i % len(before[0])], one, len(sources))
+        if fit:
+            before = features, used
 
 
 def _unrelated(zero: Features, one: Features, source: int) -> _Sample:
@@ -221,7 +253,7 @@ def _unrelated(zero: Features, one: Features, source: int) -> _Sample:
 
 
 def _arrays(samples: list[_Sample], keypoints: int) -> dict[str, NDArray[Any]]:
-    """The samples side by side, padded to the same number of keypoints."""
+    """The samples side by side, padded to the same number of keypoints; features once per image."""
 
     def pad(rows: list[NDArray[Any]], dtype: type, value: float = 0) -> NDArray[Any]:
         padded = np.full((len(rows), keypoints, *rows[0].shape[1:]), value, dtype=dtype)
@@ -229,15 +261,20 @@ def _arrays(samples: list[_Sample], keypoints: int) -> dict[str, NDArray[Any]]:
             target[: len(row)] = row
         return padded
 
-    arrays: dict[str, NDArray[Any]] = {"source": np.array([s.source for s in samples], dtype=np.int16)}
+    images = list({id(f): f for s in samples for f in s.features}.values())
+    index = {id(f): k for k, f in enumerate(images)}
+    arrays: dict[str, NDArray[Any]] = {
+        "source": np.array([s.source for s in samples], dtype=np.int16),
+        "keypoints": pad([f.keypoints for f in images], np.float32),
+        "descriptors": pad([f.descriptors for f in images], np.float16),
+        "scores": pad([f.scores for f in images], np.float32),
+        "count": np.array([len(f) for f in images], dtype=np.int32),
+        "image_size": np.array([f.image_size for f in images], dtype=np.float32),
+    }
+    for name, value in (("scales", 1.0), ("oris", 0.0)):
+        if getattr(images[0], name) is not None:
+            arrays[name] = pad([getattr(f, name) for f in images], np.float32, value)
     for side in (0, 1):
-        features = [s.features[side] for s in samples]
-        arrays[f"keypoints{side}"] = pad([f.keypoints for f in features], np.float32)
-        arrays[f"descriptors{side}"] = pad([f.descriptors for f in features], np.float16)
-        for name, value in (("scales", 1.0), ("oris", 0.0)):
-            if getattr(features[0], name) is not None:
-                arrays[f"{name}{side}"] = pad([getattr(f, name) for f in features], np.float32, value)
-        arrays[f"count{side}"] = np.array([len(f) for f in features], dtype=np.int32)
-        arrays[f"image_size{side}"] = np.array([f.image_size for f in features], dtype=np.float32)
-        arrays[f"matches{side}"] = pad([s.matches[side] for s in samples], np.int32, IGNORE)
+        arrays[f"image{side}"] = np.array([index[id(s.features[side])] for s in samples], dtype=np.int32)
+        arrays[f"matches{side}"] = pad([s.matches[side] for s in samples], np.int16, IGNORE)
     return arrays

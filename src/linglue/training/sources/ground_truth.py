@@ -1,81 +1,21 @@
-"""The one interface of all training data: two images, and functions that map points of one into the other."""
+"""Which keypoints of two images are partners, which have none, and of which it cannot be told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from linglue.io.images import Image
+from linglue.training.sources.interface import Flags, ImagePair, Mapper, Points
 from linglue.types import IndexArray
-
-Points = NDArray[np.floating[Any]]  # (N, 2) x, y in pixels, centre of the top-left pixel is (0, 0)
-Flags = NDArray[np.bool_]  # (N,)
-
-# (N, 2) points → ((N, 2) float64 points in the other image, (N,) bool visible there). A point that is not visible keeps
-# its coordinates when that is certain (out of frame, occluded); they are NaN when it cannot be told (depth unknown).
-Mapper = Callable[[Points], tuple[Points, Flags]]
 
 UNMATCHABLE = -1  # certainly without a partner
 IGNORE = -2  # neither a positive nor a negative example
 
 
-@dataclass(frozen=True, eq=False)
-class ImagePair:
-    """Two images with the correspondences between them."""
-
-    image0: Image
-    image1: Image
-    one_from_zero: Mapper
-    zero_from_one: Mapper
-    shows: frozenset[str] = frozenset()  # names of the real scenes in it; not said of photographs used as textures
-
-
-class PairGenerator(Protocol):
-    """Makes pairs out of photographs, or has its own material; all randomness comes from `rng`."""
-
-    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImagePair:
-        """One new pair."""
-        ...
-
-
-def inside(points: Points, image: Image) -> Flags:
-    """(N,) which of the (N, 2) points lie between the centres of the image's border pixels; NaN does not."""
-    limit = np.array([image.shape[1] - 1, image.shape[0] - 1])
-    return np.asarray(((points >= 0) & (points <= limit)).all(axis=1))
-
-
-def shared(pair: ImagePair, grid: int = 24) -> tuple[float, float]:
-    """Share of image 0 that is visible in image 1, and of image 1 in image 0, measured on grid² points."""
-
-    def share(image: Image, mapper: Mapper) -> float:
-        return float(mapper(grid_points(image.shape[1], image.shape[0], grid))[1].mean())
-
-    return share(pair.image0, pair.one_from_zero), share(pair.image1, pair.zero_from_one)
-
-
-@lru_cache(maxsize=64)
-def grid_points(width: int, height: int, count: int) -> NDArray[np.float64]:
-    """(count², 2) points spread evenly over an image of the given size; shared, so read-only."""
-    x, y = np.meshgrid(np.linspace(0, width - 1, count), np.linspace(0, height - 1, count))
-    points = np.stack([x.ravel(), y.ravel()], axis=1)
-    points.flags.writeable = False
-    return points
-
-
 def ground_truth(
-    keypoints0: Points, keypoints1: Points, pair: ImagePair, threshold: float = 3.0, ignore: float = 5.0
-) -> IndexArray:
-    """(N0,) the partner of every keypoint of image 0, UNMATCHABLE or IGNORE; see `ground_truth_both`."""
-    return ground_truth_both(keypoints0, keypoints1, pair, threshold, ignore)[0]
-
-
-def ground_truth_both(
     keypoints0: Points,
     keypoints1: Points,
     pair: ImagePair,
@@ -118,7 +58,7 @@ def ground_truth_both(
     i, j, error = i[sure], j[sure], error[sure]
     cost = error
     if oris0 is not None and oris1 is not None:
-        cost = error + 0.1 * _turn(keypoints0[i], oris0[i], oris1[j], pair.one_from_zero)
+        cost = error + 0.1 * _rotation_error(keypoints0[i], oris0[i], oris1[j], pair.one_from_zero)
     best0 = _cheapest(i, cost, len(keypoints0))  # index into i, j
     best1 = _cheapest(j, cost, len(keypoints1))
     rows = np.arange(len(i))
@@ -149,7 +89,7 @@ def _cheapest(group: IndexArray, cost: NDArray[np.floating[Any]], groups: int) -
     return best
 
 
-def _turn(points: Points, oris0: Points, oris1: Points, mapper: Mapper) -> NDArray[np.float64]:
+def _rotation_error(points: Points, oris0: Points, oris1: Points, mapper: Mapper) -> NDArray[np.float64]:
     """(N,) radians between orientations of image 0, carried over by the mapper, and orientations of image 1."""
     step = 0.25 * np.stack([np.cos(oris0), np.sin(oris0)], axis=1)  # short: some mappers know a few pixels only
     ahead, _ = mapper(points + step)

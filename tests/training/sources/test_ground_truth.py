@@ -5,15 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from linglue.training.sources.pairs import (
-    IGNORE,
-    UNMATCHABLE,
-    ImagePair,
-    ground_truth,
-    ground_truth_both,
-    inside,
-    shared,
-)
+from linglue.training.sources.ground_truth import IGNORE, UNMATCHABLE, ground_truth
+from linglue.training.sources.interface import ImagePair
+from training.agreement import inside, shared
 
 IMAGE = np.zeros((200, 300, 3), dtype=np.uint8)
 
@@ -65,7 +59,7 @@ def test_ground_truth_is_the_loop(seed):
     keypoints0 = rng.uniform(0, 1, (300, 2)) * [299, 199]
     partners = keypoints0[:150] * 1.3 + [-20, 15] + rng.normal(0, 2, (150, 2))
     keypoints1 = np.concatenate([partners, rng.uniform(0, 1, (120, 2)) * [299, 199]])
-    matches = ground_truth(keypoints0, keypoints1, pair)
+    matches, _ = ground_truth(keypoints0, keypoints1, pair)
     assert matches.dtype == np.int64
     np.testing.assert_array_equal(matches, naive(keypoints0, keypoints1, pair, 3.0, 5.0))
     assert {IGNORE, UNMATCHABLE} < set(matches.tolist()) and (matches >= 0).sum() > 30
@@ -75,7 +69,7 @@ def test_both_directions_agree():
     rng = np.random.default_rng(1)
     pair = shift_pair(10, -5)
     keypoints0, keypoints1 = (rng.uniform(0, 1, (400, 2)) * [299, 199] for _ in range(2))
-    matches0, matches1 = ground_truth_both(keypoints0, keypoints1, pair)
+    matches0, matches1 = ground_truth(keypoints0, keypoints1, pair)
     matched = np.flatnonzero(matches0 >= 0)
     np.testing.assert_array_equal(matches1[matches0[matched]], matched)
     assert (matches1 >= 0).sum() == len(matched) > 0
@@ -87,16 +81,16 @@ def test_one_spot_many_orientations():
     keypoints0 = np.full((3, 2), 50.0)
     keypoints1 = np.full((3, 2), 65.0)
     oris0, oris1 = np.array([0.0, 1.0, 2.0]), np.array([2.0, 0.0, 1.0])
-    matches, _ = ground_truth_both(keypoints0, keypoints1, pair)
+    matches, _ = ground_truth(keypoints0, keypoints1, pair)
     assert matches.tolist() == [0, IGNORE, IGNORE]
-    matches, back = ground_truth_both(keypoints0, keypoints1, pair, oris0=oris0, oris1=oris1)
+    matches, back = ground_truth(keypoints0, keypoints1, pair, oris0=oris0, oris1=oris1)
     assert matches.tolist() == [1, 2, 0] and back.tolist() == [2, 0, 1]
 
 
 def test_no_keypoints():
     none, some = np.zeros((0, 2)), np.array([[10.0, 10.0]])
-    assert ground_truth(none, some, shift_pair(0, 0)).shape == (0,)
-    assert ground_truth(some, none, shift_pair(0, 0)).tolist() == [UNMATCHABLE]
+    assert ground_truth(none, some, shift_pair(0, 0))[0].shape == (0,)
+    assert ground_truth(some, none, shift_pair(0, 0))[0].tolist() == [UNMATCHABLE]
 
 
 def test_shared():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from linglue.training.sources.photometric import PhotometricConfig, perturb
+from linglue.training.images.photometric import PhotometricConfig, perturb
 
 
 def test_shape_type_and_seed(photos):
