@@ -90,7 +90,9 @@ def make_scene(folder: Path, options: argparse.Namespace) -> str:
         "points": numbers.points,
     }
     record |= {"reprojection_error": numbers.reprojection_error, "settings": dict(summary.settings)}
-    (options.output / folder.name / "scene.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (options.output / folder.name / "scene.json").write_text(
+        json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8"
+    )
     return f"{pairs} pairs, {said}"
 
 

@@ -41,7 +41,7 @@ class Table:
 
     def _format(self, rows: list[Any], style: str) -> str:
         align = ["left" if i < self.labels else "right" for i in range(len(self.header))]
-        text: str = tabulate(rows, self.header, style, colalign=align, headersglobalalign=None, disable_numparse=True)
+        text: str = tabulate(rows, self.header, style, colalign=align, disable_numparse=True)
         return text
 
 
