@@ -18,9 +18,8 @@ import numpy as np
 import torch
 
 from linglue.features import make_extractor
-from linglue.matching.consensus import agreeing
-from linglue.matching.distance import filtered_matches, mutual_matches
-from linglue.matching.local_affine import FilterConfig
+from linglue.matching.baselines import mutual_matches
+from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
 from linglue.network.config import PRESETS, LinGlueConfig
 from linglue.network.linglue import views
@@ -69,8 +68,8 @@ def linglue(features0: Features, features1: Features, preset: str) -> tuple[torc
     encoded = network.encode(entry0, entry1)
     x0, x1 = encoded.descriptors0[0], encoded.descriptors1[0]
     view0, view1, _, _ = views(entry0, entry1)[0]
-    accepted = filtered_matches(view0, view1, *nearest_both_ways(x0, x1), FilterConfig())
-    return agreeing(view0, view1, accepted).pairs, network.match(view0, view1, x0, x1)[0]
+    accepted, _ = match_descriptors(view0, view1, x0, x1, MatchingConfig(completion=None))
+    return accepted, match_descriptors(view0, view1, x0, x1, MatchingConfig())[0]
 
 
 def main() -> None:

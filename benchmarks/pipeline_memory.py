@@ -19,30 +19,31 @@ from typing import Any
 import numpy as np
 
 from linglue.io.colmap_database import write_database
+from linglue.matcher import MatcherConfig
 from linglue.sfm.feature_store import FeatureStore
-from linglue.sfm.match import Found, Match, match_pairs
+from linglue.sfm.match import match_pairs
 from linglue.sfm.match_store import MatchStore
 from linglue.sfm.retrieval import Retrieval
-from linglue.types import Features
+from linglue.types import Features, Matches
 
 SIZE = (1600, 1200)
 MATCHES = 300  # per pair
 
 
 @dataclass(frozen=True)
-class RandomRecipe:
+class RandomMatcher:
     """Stands for a matcher whose own memory is measured elsewhere (docs/benchmarks.md, scalability)."""
 
+    config: MatcherConfig
+
+    @property
     def settings(self) -> dict[str, Any]:
         return {"random": MATCHES}
 
-    def build(self) -> Match:
-        def match(features0: Features, features1: Features) -> Found:
-            random = np.random.default_rng(len(features0))
-            columns = [random.choice(len(f), MATCHES, replace=False) for f in (features0, features1)]
-            return np.column_stack(columns), np.ones(MATCHES, np.float32)
-
-        return match
+    def match(self, features0: Features, features1: Features) -> Matches:
+        random = np.random.default_rng(len(features0))
+        columns = [random.choice(len(f), MATCHES, replace=False) for f in (features0, features1)]
+        return Matches.of(features0, features1, np.column_stack(columns), np.ones(MATCHES))
 
 
 def synthetic(number: int, keypoints: int) -> Features:
@@ -79,7 +80,7 @@ def measure(images: int, keypoints: int) -> dict[str, float]:
             found["features"] = peak()
             pairs = Retrieval.build(names, features.get).pairs()
             found["pairs"] = peak()
-            match_pairs(pairs, RandomRecipe(), features, matches)
+            match_pairs(pairs, MatcherConfig(f"{__name__}:RandomMatcher"), features, matches)
             found["matches"] = peak()
             entries = ((*pair, matches.get(*pair)[0]) for pair in pairs)
             write_database(Path(folder) / "database.db", dict.fromkeys(names, camera), features.get, entries)

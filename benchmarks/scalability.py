@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 from linglue.core.stopwatch import Stopwatch
+from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import select
 from linglue.network.config import PRESETS, LinGlueConfig
@@ -102,15 +103,15 @@ def prepare(network: LinGlue, count: int, stage: str) -> Callable[[Probe], Any]:
     def selection() -> None:
         nearest0, nearest1 = nearest_both_ways(f0, f1)
         how = (network.config.expansion, network.config.separation)
-        forward = select(view0.points, view1.points, nearest0, nearest1, view0.size, view1.size, *how)
-        backward = select(view1.points, view0.points, nearest1, nearest0, view1.size, view0.size, *how)
+        forward = select(view0, view1, nearest0, nearest1, *how)
+        backward = select(view1, view0, nearest1, nearest0, *how)
         for one_way in (forward, backward):
             for _ in one_way.neighborhoods():
                 pass
 
     if stage == "selection":
         return lambda probe: probe.call("selection", selection)
-    return lambda probe: network.match(view0, view1, x0, x1, probe)[0]
+    return lambda probe: match_descriptors(view0, view1, x0, x1, MatchingConfig(), watch=probe)[0]
 
 
 def _status(name: str) -> int:

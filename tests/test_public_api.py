@@ -42,15 +42,34 @@ def test_unknown_preset_names_the_allowed_ones():
 
 
 def test_everything_public_is_there():
-    assert {"Features", "LinGlue", "LinGlueConfig", "Matcher", "Matches", "presets"} <= set(linglue.__all__)
+    wanted = {"Features", "LinGlue", "LinGlueConfig", "Matcher", "Matches", "MatchingConfig", "presets", "__version__"}
+    assert wanted <= set(linglue.__all__) <= set(dir(linglue))
     assert all(hasattr(linglue, name) for name in linglue.__all__)
+    with pytest.raises(AttributeError, match="'linglue' has no attribute 'Glue'"):
+        linglue.Glue  # noqa: B018
+
+
+def loaded(program: str) -> set[str]:
+    """Packages beside Python's own that are loaded after running `program` in a new process."""
+    tell = "print('loaded', *{m.partition('.')[0] for m in sys.modules} - sys.stdlib_module_names)"
+    code = f"import sys\ntry:\n    {program}\nexcept SystemExit:\n    pass\n{tell}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    packages = set(done.stdout.splitlines()[-1].split()[1:])
+    return {name for name in packages if not name.startswith(("_", "sitecustomize", "editable"))}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], [], ["mach"], ["match", "--help"], ["match"], ["match", "a", "b", "--mak"]]
+)
+def test_help_and_usage_errors_load_nothing_heavy(arguments):
+    """Two seconds of torch, OpenCV and matplotlib would be lost on each of them."""
+    assert loaded(f"from linglue.cli import main; main({arguments})") <= {"linglue"}
 
 
 def test_importing_loads_nothing_that_is_not_needed():
-    heavy = ["kornia", "transformers", "matplotlib", "skimage", "h5py"]
-    program = f"import sys, linglue; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert loaded("import linglue; linglue.__version__") <= {"linglue"}
+    light = loaded("import linglue; linglue.Matcher")
+    assert not light & {"kornia", "transformers", "matplotlib", "skimage", "h5py", "pycolmap"}
 
 
 def test_presets_say_what_can_be_loaded():
@@ -116,6 +135,25 @@ def test_result_fields(matcher, pair):
     assert {"extract", "network", "matching"} <= result.timing.keys()
     assert all(seconds >= 0 for seconds in result.timing.values())
     assert (pair.errors(result.points0, result.points1) < 3).mean() > 0.95
+
+
+def test_results_print_as_one_line(matcher, pair):
+    result = matcher.match(pair.image0, pair.image1, 300)
+    assert repr(result.features0) == "Features(300 sift keypoints of 128 numbers, image 600x400)"
+    assert repr(result) == f"Matches({len(result)} matches between 300 and 300 sift keypoints, pair score 1.00)"
+
+
+def test_matching_is_an_argument(matcher, pair):
+    features = [matcher.extract(image, 500) for image in (pair.image0, pair.image1)]
+    result = matcher.match(*features)
+    for least in (0.3, 0.9):
+        strict = linglue.Matcher.from_pretrained("sift", device="cpu", matching=linglue.MatchingConfig(min_score=least))
+        found = strict.match(*features)
+        np.testing.assert_array_equal(found.indices, result.indices[result.scores >= least])
+        assert strict.settings != matcher.settings and strict.settings["matching"]["min_score"] == least
+    paper = linglue.Matcher(None, matcher.network, "sift", matching=linglue.MatchingConfig.paper()).match(*features)
+    assert 100 < len(paper) < len(result) and paper.scores.min() >= 0.5
+    assert set(paper.timing) == {"extract", "network", "matching", "filter"}
 
 
 def test_draw(matcher, photos, pair, tmp_path):
@@ -197,6 +235,20 @@ def test_network_speaks_lightglues_dictionaries(preset):
     assert len(out["matches"]) == len(out["scores"]) == 2
     for pairs, scores in zip(out["matches"], out["scores"], strict=True):
         assert pairs.shape == (len(scores), 2) and pairs.dtype == torch.int64
+
+
+def test_image_size_may_be_missing_as_with_lightglue(matcher, pair):
+    features = [matcher.extract(image, 500) for image in (pair.image0, pair.image1)]
+    network = linglue.LinGlue.from_pretrained("sift")
+    data = {f"image{side}": entry.tensors() for side, entry in enumerate(features)}
+    with torch.inference_mode():
+        known = network(data)
+        for entry in data.values():
+            del entry["image_size"]
+        found = network(data)
+    same = {tuple(p) for p in found["matches"][0].tolist()} & {tuple(p) for p in known["matches"][0].tolist()}
+    assert len(same) > 0.9 * len(known["matches"][0]) > 200
+    np.testing.assert_array_equal(known["matches"][0].numpy(), matcher.match(*features).indices)
 
 
 def test_wrong_descriptor_size_names_the_right_one():

@@ -1,40 +1,94 @@
-"""Matcher: photographs or features in, matches out. Front-end → network → nearest neighbours → filter."""
+"""Matchers: images or features in, matches out. `Matcher` is LinGlue; `MATCHERS` are all of them by name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Protocol
 
-import numpy as np
 import torch
-from torch import Tensor
 
+from linglue.core.fingerprint import code_sha256
+from linglue.core.registry import Registry
 from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
-from linglue.features import FRONT_ENDS, make_extractor
+from linglue.features import FRONT_ENDS, MAX_KEYPOINTS, RESIZE, make_extractor
 from linglue.features.base import Extractor
 from linglue.io.images import Image, ImageSource, Mask
-from linglue.matching.distance import View
-from linglue.network.batch import collate
-from linglue.network.linglue import LinGlue, views
-from linglue.network.weights import find_weights, load_network, packaged_weights
+from linglue.matching.baselines import MutualNearest, RatioTest
+from linglue.matching.match import MatchingConfig, match_descriptors
+from linglue.network.linglue import LinGlue, collate, views
+from linglue.network.weights import find_weights, load_network, packaged_weights, read_info
 from linglue.types import Features, Matches
 
-MAX_KEYPOINTS = 4096  # defaults of extraction, here and on the command line
-RESIZE = 1600
+_CODE = ("matching", "network", "matcher.py", "types.py")  # what decides the matches of given features
 
-PAIR_EVIDENCE = 20.0  # summed match scores at which a pair is more likely right than not
+
+class PairMatcher(Protocol):
+    """Anything that matches the features of two images."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """JSON values of all that decides its matches: other settings, other matches."""
+
+    def match(self, features0: Features, features1: Features, /) -> Matches:
+        """One-to-one matches between the features of two images, best first."""
+
+
+@dataclass(frozen=True)
+class MatcherConfig:
+    """Which matcher, and how: can be sent to another process and built there.
+
+    Example:
+        >>> MatcherConfig("mnn").build().settings.keys()
+        dict_keys(['code'])
+    """
+
+    name: str = "linglue"  # of MATCHERS, or package:Name of a callable that makes a PairMatcher of a MatcherConfig
+    features: str = "sift"  # kind of the features to match
+    weights: Path | None = None  # your own network; None: the one in the package
+    device: str = "cpu"
+    matching: MatchingConfig = field(default_factory=MatchingConfig)
+
+    def build(self) -> PairMatcher:
+        """The matcher itself, or a LinGlueError that says what it lacks."""
+        matcher: PairMatcher = MATCHERS.get(self.name)(self)
+        return matcher
 
 
 class Matcher:
-    """A front-end with the network made for it."""
+    """LinGlue: a front-end, the network made for it, and the matching of the network's descriptors.
 
-    def __init__(self, extractor: Extractor | None, network: LinGlue, kind: str, device: str = "cpu") -> None:
-        """`kind` names the features the network was made for. Without an extractor only `Features` can be matched."""
+    Example:
+        >>> matcher = Matcher.from_pretrained("sift")
+        >>> matcher.match("a.jpg", "b.jpg").draw("matches.png")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        extractor: Extractor | None,
+        network: LinGlue,
+        kind: str,
+        device: str = "cpu",
+        matching: MatchingConfig | None = None,
+    ) -> None:
+        """A matcher of its parts; `from_pretrained` is the usual way.
+
+        Args:
+            extractor: the front-end. Without one only `Features` can be matched.
+            network: moved to `device` and set to evaluation.
+            kind: features the network was made for; others are refused.
+            device: where the network runs.
+            matching: how the network's descriptors become matches.
+        """
         self.extractor = extractor
         self.network = network.to(device).eval()
         self.kind = kind
         self.device = torch.device(device)
+        self.matching = matching or MatchingConfig()
 
     @classmethod
     def from_pretrained(
@@ -43,20 +97,59 @@ class Matcher:
         extractor_weights: str | Path | None = None,
         weights: str | Path | None = None,
         device: str | None = None,
+        matching: MatchingConfig | None = None,
     ) -> Matcher:
-        """Front-end `name` with the network that comes with the package, or with your own from the file `weights`.
+        """A front-end with the network that comes with the package, or with your own. Nothing is downloaded.
 
-        `extractor_weights`: the front-end's own file where it needs one (superpoint, aliked, disk). Nothing is
-        downloaded. `device` defaults to "cuda" where there is one.
+        Args:
+            name: of the front-end.
+            extractor_weights: the front-end's own file where it needs one (superpoint, aliked, disk).
+            weights: file of your own network; None: the one in the package.
+            device: "cuda" where there is one, unless given.
+            matching: how the network's descriptors become matches.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         extractor = make_extractor(name, extractor_weights, device)
-        network, info = load_network(weights or find_weights(name), device)
-        if info.kind != extractor.kind:
-            raise LinGlueError(
-                f"{weights}: network was made for {info.kind!r} features, the front-end gives {extractor.kind!r}"
-            )
-        return cls(extractor, network, info.kind, device)
+        matcher = cls.for_features(extractor.kind, weights, device, matching)
+        matcher.extractor = extractor
+        return matcher
+
+    @classmethod
+    def for_features(
+        cls,
+        kind: str | None,
+        weights: str | Path | None = None,
+        device: str = "cpu",
+        matching: MatchingConfig | None = None,
+    ) -> Matcher:
+        """A matcher without front-end, for features that were extracted before.
+
+        Args:
+            kind: of the features; None: whatever the network in `weights` was made for.
+            weights: file of your own network; None: the one in the package for `kind`.
+            device: where the network runs.
+            matching: how the network's descriptors become matches.
+        """
+        if weights is None and kind is None:
+            raise LinGlueError("neither kind nor weights is given, expected one of them")
+        path = find_weights(str(kind)) if weights is None else Path(weights)
+        network, info = load_network(path, device)
+        if kind not in (None, info.kind):
+            raise LinGlueError(f"{path}: network was made for {info.kind!r} features, expected one for {kind!r}")
+        return cls(None, network, info.kind, device, matching)
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """JSON values of all that decides the matches of given features."""
+        digest = hashlib.sha256(self.network.config.to_json().encode())
+        for name, tensor in self.network.state_dict().items():
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return {
+            "network_sha256": digest.hexdigest(),
+            "matching": self.matching.settings(),
+            "code": code_sha256(*_CODE),
+        }
 
     def extract(
         self,
@@ -79,14 +172,23 @@ class Matcher:
         resize: int | None = RESIZE,
         tile: int | None = None,
     ) -> Matches:
-        """Matches between two images, or between features that were extracted before."""
+        """Matches between two images, or between features that were extracted before.
+
+        Args:
+            image0: path, numpy or torch image, or Features.
+            image1: the same for the other image.
+            max_keypoints: strongest kept per image.
+            resize: work at this longer side, never enlarges; None: original.
+            tile: cut larger images into tiles of this side.
+        """
         watch = Stopwatch(self.device)
         sources = (image0, image1)
         with watch.stage("extract"):
             features = [
                 s if isinstance(s, Features) else self.extract(s, max_keypoints, resize, tile=tile) for s in sources
             ]
-        return self._match_batch([(features[0], features[1])], watch, *(_drawable(s) for s in sources))[0]
+        found = self._match_batch([(features[0], features[1])], watch)[0]
+        return replace(found, image0=_drawable(image0), image1=_drawable(image1))
 
     def match_batch(self, pairs: Sequence[tuple[Features, Features]], batch_size: int | None = None) -> list[Matches]:
         """Matches of many pairs with any numbers of keypoints; the same as matching one by one.
@@ -104,13 +206,7 @@ class Matcher:
         return results
 
     @torch.inference_mode()
-    def _match_batch(
-        self,
-        pairs: Sequence[tuple[Features, Features]],
-        watch: Stopwatch,
-        image0: Path | Image | None = None,
-        image1: Path | Image | None = None,
-    ) -> list[Matches]:
+    def _match_batch(self, pairs: Sequence[tuple[Features, Features]], watch: Stopwatch) -> list[Matches]:
         for pair in pairs:
             for features in pair:
                 self._check(features)
@@ -123,36 +219,9 @@ class Matcher:
         results = []
         for b, (view0, view1, valid0, valid1) in enumerate(views(entry0, entry1)):
             x0, x1 = encoded.descriptors0[b][valid0], encoded.descriptors1[b][valid1]  # (N, C), (M, C)
-            results.append(self._decode(*pairs[b], view0, view1, x0, x1, watch, image0, image1))
+            found = match_descriptors(view0, view1, x0, x1, self.matching, self.network.dustbin, watch)
+            results.append(Matches.of(*pairs[b], *found, timing=dict(watch.seconds)))
         return results
-
-    def _decode(
-        self,
-        features0: Features,
-        features1: Features,
-        view0: View,
-        view1: View,
-        x0: Tensor,
-        x1: Tensor,
-        watch: Stopwatch,
-        image0: Path | Image | None,
-        image1: Path | Image | None,
-    ) -> Matches:
-        pairs, scores = self.network.match(view0, view1, x0, x1, watch)
-        indices = pairs.cpu().numpy().astype(np.int64)
-        values = scores.cpu().numpy().astype(np.float32)
-        return Matches(
-            points0=features0.keypoints[indices[:, 0]],
-            points1=features1.keypoints[indices[:, 1]],
-            indices=indices,
-            scores=values,
-            features0=features0,
-            features1=features1,
-            pair_score=pair_score(values),
-            timing=dict(watch.seconds),
-            image0=image0,
-            image1=image1,
-        )
 
     def _check(self, features: Features) -> None:
         if features.kind != self.kind:
@@ -161,11 +230,6 @@ class Matcher:
             raise LinGlueError(
                 f"descriptors have {features.dim} entries, this network takes {self.network.config.input_dim}"
             )
-
-
-def pair_score(scores: np.ndarray) -> float:
-    """In [0, 1]: how sure we are that two images with these match scores (K,) show the same thing at all."""
-    return float(1 - np.exp2(-scores.sum(dtype=np.float64) / PAIR_EVIDENCE))
 
 
 def _drawable(source: ImageSource | Features) -> Path | Image | None:
@@ -179,10 +243,39 @@ def _drawable(source: ImageSource | Features) -> Path | Image | None:
     return as_image(source)
 
 
+def _linglue(config: MatcherConfig) -> Matcher:
+    return Matcher.for_features(config.features, config.weights, config.device, config.matching)
+
+
+def _linglue_nofilter(config: MatcherConfig) -> Matcher:
+    matching = replace(MatchingConfig.unfiltered(), min_score=config.matching.min_score)
+    return Matcher.for_features(config.features, config.weights, config.device, matching)
+
+
+def _mnn(config: MatcherConfig) -> MutualNearest:
+    return MutualNearest(config.device)
+
+
+def _ratio(config: MatcherConfig) -> RatioTest:
+    return RatioTest(config.device)
+
+
+MATCHERS = Registry(
+    "matcher",
+    "linglue.matchers",
+    {
+        "linglue": "linglue.matcher:_linglue",  # as users get it
+        "linglue-nofilter": "linglue.matcher:_linglue_nofilter",  # mutual nearest neighbours of its descriptors
+        "mnn": "linglue.matcher:_mnn",  # mutual nearest neighbours of the raw descriptors
+        "ratio": "linglue.matcher:_ratio",  # the same with Lowe's ratio test
+        "adalam": "linglue.evaluation.peers:AdaLAM",
+        "lightglue": "linglue.evaluation.peers:LightGlue",
+    },
+)
+
+
 def presets() -> list[dict[str, object]]:
     """Names, descriptor sizes, licences and networks of what `Matcher.from_pretrained` can load."""
-    from linglue.network.weights import read_info
-
     found: list[dict[str, object]] = []
     for name, front_end in FRONT_ENDS.items():
         path = packaged_weights(name)

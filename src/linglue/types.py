@@ -20,6 +20,9 @@ FloatArray = NDArray[np.float32]
 IndexArray = NDArray[np.int64]
 
 
+PAIR_EVIDENCE = 20.0  # summed match scores at which a pair is more likely right than not
+
+
 class ImageSize(NamedTuple):
     """Size of an image in pixels, always in this order."""
 
@@ -44,12 +47,16 @@ def _as_float32(name: str, values: ArrayLike | torch.Tensor, shape: tuple[int | 
     return array
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Features:
     """Keypoints of one image and their descriptors.
 
     Built by keyword from numpy arrays or torch tensors. `scores` default to ones; `scales` and `oris` stay None when
     the detector has none.
+
+    Example:
+        >>> Features(keypoints=[[3, 4]], descriptors=[[1, 0]], image_size=(640, 480), kind="mine")
+        Features(1 mine keypoints of 2 numbers, image 640x480)
     """
 
     keypoints: FloatArray  # (N, 2) x, y in pixels of the original image; centre of the top-left pixel is (0, 0)
@@ -77,6 +84,10 @@ class Features:
         if len(size) != 2 or min(size) < 1:
             raise LinGlueError(f"image_size is {size}, expected (width, height) with both at least 1")
         put("image_size", ImageSize(*size))
+
+    def __repr__(self) -> str:
+        size = self.image_size
+        return f"Features({len(self)} {self.kind} keypoints of {self.dim} numbers, image {size.width}x{size.height})"
 
     def __len__(self) -> int:
         return len(self.keypoints)
@@ -117,7 +128,12 @@ class Features:
         return {name: torch.as_tensor(value, device=device)[None] for name, value in entry.items()}
 
 
-@dataclass(frozen=True, eq=False)
+def pair_score(scores: NDArray[Any]) -> float:
+    """In [0, 1]: how sure we are that two images with these match scores (K,) show the same thing at all."""
+    return float(1 - np.exp2(-scores.sum(dtype=np.float64) / PAIR_EVIDENCE))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Matches:
     """One-to-one matches between the feature sets of image 0 and image 1, best score first."""
 
@@ -131,6 +147,44 @@ class Matches:
     timing: Mapping[str, float] = field(default_factory=dict)  # seconds per stage
     image0: Path | NDArray[np.uint8] | None = None  # what was matched, kept for drawing
     image1: Path | NDArray[np.uint8] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        features0: Features,
+        features1: Features,
+        indices: ArrayLike | torch.Tensor,
+        scores: ArrayLike | torch.Tensor,
+        **extra: Any,
+    ) -> Matches:
+        """Matches from indices (K, 2) into two feature sets and scores (K,), best first, of any matcher.
+
+        Args:
+            features0: features of image 0.
+            features1: features of image 1.
+            indices: (K, 2), one row per match.
+            scores: (K,) in [0, 1].
+            extra: other fields, such as `timing`.
+        """
+        pairs, values = (v.cpu().numpy() if isinstance(v, torch.Tensor) else np.asarray(v) for v in (indices, scores))
+        pairs, values = pairs.astype(np.int64).reshape(-1, 2), values.astype(np.float32).reshape(-1)
+        return cls(
+            points0=features0.keypoints[pairs[:, 0]],
+            points1=features1.keypoints[pairs[:, 1]],
+            indices=pairs,
+            scores=values,
+            features0=features0,
+            features1=features1,
+            pair_score=pair_score(values),
+            **extra,
+        )
+
+    def __repr__(self) -> str:
+        kind = self.features0.kind
+        return (
+            f"Matches({len(self)} matches between {len(self.features0)} and {len(self.features1)} {kind} keypoints, "
+            f"pair score {self.pair_score:.2f})"
+        )
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from linglue.geometry.pose import read_poses
+from linglue.io.poses import read_poses
 from rendered import FOCAL, render, write_photos
 from rendered_map import KEYPOINTS, errors, intrinsics, write_map
 

@@ -110,6 +110,18 @@ def test_feature_files_match_as_their_images_do(run, photos, feature_files, tmp_
         np.testing.assert_array_equal(load_matches(tmp_path / f"{name}.npz").indices, expected.indices)
 
 
+def test_another_matcher_and_a_minimum_score(run, photos, tmp_path):
+    def matches(*options):
+        assert run("match", *photos, "-o", tmp_path / "m.npz", *FEW, *options).code == 0
+        return load_matches(tmp_path / "m.npz")
+
+    assert len(matches("--matcher", "mnn")) > len(matches("--matcher", "ratio")) > 100
+    assert matches("--min-score", 0.8).scores.min() >= 0.8 > matches().scores.min()
+    for option, value in (("--matcher", "best"), ("--min-score", 2)):
+        outcome = run("match", *photos, option, value)
+        assert outcome.code == 1 and "expected" in outcome.err and len(outcome.err.splitlines()) == 1
+
+
 def test_bring_your_own_features_and_network(run, matcher, pair, tmp_path):
     """Ready features need no front-end: any kind goes with a network made for it."""
     from dataclasses import replace

@@ -112,5 +112,5 @@ def test_lightglue_needs_features_it_was_trained_for_and_its_file(
 def test_network_of_another_kind_is_refused() -> None:
     from linglue.network.weights import packaged_weights
 
-    with pytest.raises(LinGlueError, match="made for 'sift' features, these are 'disk'"):
+    with pytest.raises(LinGlueError, match="made for 'sift' features, expected one for 'disk'"):
         make_method("linglue", MethodOptions("disk", weights=packaged_weights("sift")))

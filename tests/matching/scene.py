@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linglue.matching.distance import View
 from linglue.matching.nearest import Nearest
+from linglue.matching.neighborhood import View
 
 SIZE = torch.tensor([640.0, 480.0])
 AFFINE = torch.tensor([[0.9, -0.25], [0.3, 0.8]])

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from linglue.matching.completion import CompletionConfig, complete
-from linglue.matching.distance import LocalMatches, View, filtered_matches
-from linglue.matching.local_affine import FilterConfig
+from linglue.matching.local_affine import FilterConfig, LocalMatches, filtered_matches
 from linglue.matching.nearest import nearest_both_ways
+from linglue.matching.neighborhood import View
 
 from .scene import AFFINE, Scene, affine, bent, make_scene, sorted_pairs
 

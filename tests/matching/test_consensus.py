@@ -6,10 +6,15 @@ import pytest
 import torch
 
 from linglue.matching import consensus as module
-from linglue.matching.consensus import agreeing
-from linglue.matching.distance import LocalMatches, View
+from linglue.matching.consensus import ConsensusConfig, drop_contradicted
+from linglue.matching.local_affine import LocalMatches
+from linglue.matching.neighborhood import View
 
 from .scene import AFFINE, SIZE, affine, bent
+
+
+def agreeing(view0, view1, accepted):
+    return drop_contradicted(view0, view1, accepted, ConsensusConfig())
 
 
 def matches(warp, count: int = 400, wrong: int = 0):

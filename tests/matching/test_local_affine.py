@@ -9,18 +9,18 @@ import torch
 
 from linglue.matching import local_affine as module
 from linglue.matching import neighborhood
-from linglue.matching.assignment import one_to_one
-from linglue.matching.distance import View, filtered_matches
 from linglue.matching.local_affine import (
     FilterConfig,
     Shape,
     filter_matches,
+    filtered_matches,
     fit_linear_maps,
+    one_to_one,
     sample_pairs,
     stretch_limits,
 )
 from linglue.matching.nearest import Nearest, nearest_both_ways
-from linglue.matching.neighborhood import select
+from linglue.matching.neighborhood import View, select
 
 from .scene import AFFINE, SIZE, Scene, affine, bent, make_scene, sorted_pairs
 
@@ -290,7 +290,7 @@ def test_filter_equals_its_definition():
     points0, points1 = scene.view0.points.double(), scene.view1.points.double()
     nearest0, nearest1 = nearest_both_ways(scene.x0, scene.x1)
     config = FilterConfig(expansion=3.0, hypotheses=20, min_confidence=200.0)
-    selection = select(scene.view0.points, scene.view1.points, nearest0, nearest1, SIZE, SIZE, config.expansion)
+    selection = select(*scene.views, nearest0, nearest1, config.expansion)
     found = filter_matches(selection, nearest0.ratio, Shape(None, None), config)
     expected = naive_filter(points0, points1, nearest0, selection.seeds, config)
     assert (expected > 0).sum() > 40

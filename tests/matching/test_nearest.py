@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from linglue.matching import nearest as module
-from linglue.matching.distance import mutual_matches
+from linglue.matching.baselines import mutual_matches
 from linglue.matching.nearest import mutual, nearest_both_ways
 
 from .scene import brute_force

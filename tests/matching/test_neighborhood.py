@@ -9,7 +9,7 @@ import torch
 
 from linglue.matching import neighborhood as module
 from linglue.matching.nearest import nearest_both_ways
-from linglue.matching.neighborhood import pad_groups, seed_radius, select, select_seeds, split_by_size
+from linglue.matching.neighborhood import View, pad_groups, seed_radius, select, select_seeds, split_by_size
 
 from .scene import SIZE, make_scene
 
@@ -71,7 +71,7 @@ def test_neighborhoods_equal_definition(expansion, separation, block_entries, mo
     size0, size1 = torch.tensor([640.0, 480.0]), torch.tensor([700.0, 500.0])
     points0, points1 = scene.view0.points, scene.view1.points
     nearest0, nearest1 = nearest_both_ways(scene.x0, scene.x1)
-    selection = select(points0, points1, nearest0, nearest1, size0, size1, expansion, separation)
+    selection = select(View(points0, size0), View(points1, size1), nearest0, nearest1, expansion, separation)
     radius0, radius1 = math.sqrt(640 * 480 / (100 * math.pi)), math.sqrt(700 * 500 / (100 * math.pi))
     mutual = [nearest1.index[j] == i for i, j in enumerate(nearest0.index.tolist())]
     if separation:
@@ -92,14 +92,13 @@ def test_neighborhoods_equal_definition(expansion, separation, block_entries, mo
 
 def test_seeds_are_apart_and_do_not_depend_on_order():
     scene = make_scene(300, 100)
-    args = (scene.view0.size, scene.view1.size, 2.0)
-    selection = select(scene.view0.points, scene.view1.points, *nearest_both_ways(scene.x0, scene.x1), *args)
+    selection = select(*scene.views, *nearest_both_ways(scene.x0, scene.x1), 2.0)
     distance = torch.cdist(scene.view0.points[selection.seeds], scene.view0.points[selection.seeds])
     assert (distance + 1e9 * torch.eye(len(distance)) > seed_radius(SIZE)).all()
     order0 = torch.randperm(400, generator=torch.Generator().manual_seed(5))
     order1 = torch.randperm(400, generator=torch.Generator().manual_seed(6))
     moved = scene.permuted(order0, order1)
-    again = select(moved.view0.points, moved.view1.points, *nearest_both_ways(moved.x0, moved.x1), *args)
+    again = select(*moved.views, *nearest_both_ways(moved.x0, moved.x1), 2.0)
     assert sorted(order0[again.seeds].tolist()) == sorted(selection.seeds.tolist())
 
 
@@ -107,7 +106,7 @@ def test_seeds_are_apart_and_do_not_depend_on_order():
 def test_few_keypoints(counts):
     x0, x1 = torch.randn(counts[0], 4), torch.randn(counts[1], 4)
     points0, points1 = torch.rand(counts[0], 2), torch.rand(counts[1], 2)
-    selection = select(points0, points1, *nearest_both_ways(x0, x1), SIZE, SIZE, 2.0)
+    selection = select(View(points0, SIZE), View(points1, SIZE), *nearest_both_ways(x0, x1), 2.0)
     assert len(selection.seeds) == min(counts)
     assert edges(selection) == ({(0, 0, 0)} if counts == (1, 1) else set())
 

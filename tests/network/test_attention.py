@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from linglue.matching.nearest import nearest_both_ways
-from linglue.matching.neighborhood import Selection, select
-from linglue.network import attention as module
-from linglue.network.attention import linear_attention, pairwise_attention, positive
+from linglue.matching.neighborhood import Selection, View, select
+from linglue.network import linglue as module
+from linglue.network.linglue import linear_attention, pairwise_attention, positive
 
 SIZE = torch.tensor([300.0, 200.0])
 
@@ -77,7 +77,7 @@ def selection(count: int = 60, targets: int = 45, separation: bool = True) -> Se
     points0, points1, x0, x1 = random_tensors((count, 2), (targets, 2), (count, 6), (targets, 6), seed=2)
     points0, points1 = points0.abs() * 60, points1.abs() * 60
     nearest = nearest_both_ways(x0, x1)
-    return select(points0, points1, *nearest, SIZE, SIZE, 6.0, separation)
+    return select(View(points0, SIZE), View(points1, SIZE), *nearest, 6.0, separation)
 
 
 def naive_pairwise(query, key, value, chosen):

@@ -6,8 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linglue.network.attention import linear_attention
-from linglue.network.encoder import EncoderLayer, GeometryEncoder
+from linglue.network.linglue import EncoderLayer, GeometryEncoder, linear_attention
 
 
 def affine(layer, x):

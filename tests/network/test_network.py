@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from linglue.errors import LinGlueError
-from linglue.matching.distance import View
-from linglue.network.batch import collate
+from linglue.matching.match import MatchingConfig, match_descriptors
+from linglue.matching.neighborhood import View
 from linglue.network.config import PRESETS, LinGlueConfig
-from linglue.network.linglue import LinGlue
+from linglue.network.linglue import LinGlue, collate
 from linglue.training.identity import identity_network
 from linglue.types import Features
 from matching.scene import Scene, affine, brute_force, make_scene, sorted_pairs
@@ -211,7 +211,7 @@ def test_identity_start_equals_raw_matching(preset, input_dim):
     if input_dim == 64:
         torch.testing.assert_close(result["descriptors0"][0], x0)
     with torch.inference_mode():
-        direct, _ = network.match(*scene.views, x0, x1)
+        direct, _ = match_descriptors(*scene.views, x0, x1, MatchingConfig())
     assert sorted_pairs(result["matches"][0]) == sorted_pairs(direct)
     assert len(direct) > 200
 

@@ -35,7 +35,7 @@ def observe(views, seed=0):
     points = rng.uniform([-1.6, -1.2, -1.2], [1.6, 1.0, 1.6], (POINTS, 3))
     return {
         view.name: Features(
-            keypoints=view.camera.project(points)[0] + rng.normal(0, 0.3, (POINTS, 2)),
+            keypoints=view.truth.project(points)[0] + rng.normal(0, 0.3, (POINTS, 2)),
             descriptors=np.zeros((POINTS, 0)),
             image_size=SIZE,
         )

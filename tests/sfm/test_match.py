@@ -8,9 +8,12 @@ from skimage import data
 
 from linglue.errors import LinGlueError
 from linglue.features.sift import Sift
+from linglue.matcher import MatcherConfig
+from linglue.matching.match import MatchingConfig
 from linglue.sfm.feature_store import FeatureStore
-from linglue.sfm.match import LinGlueRecipe, match_pairs
+from linglue.sfm.match import match_pairs
 from linglue.sfm.match_store import MatchStore
+from linglue.types import Matches
 
 PAIRS = [("a", "b"), ("a", "c"), ("b", "c")]
 
@@ -30,29 +33,29 @@ def stores(views, tmp_path):
 
 
 def test_once_and_then_kept(stores, views, matcher):
-    result = match_pairs(PAIRS, LinGlueRecipe(), *stores)
+    result = match_pairs(PAIRS, MatcherConfig(), *stores)
     assert (result.made, result.kept) == (3, 0)
     assert result.matches == sum(stores[1].counts().values()) > 300
     indices, _ = stores[1].get("a", "b")
     shift = views["a"].keypoints[indices[:, 0]] - views["b"].keypoints[indices[:, 1]]
     assert np.median(np.abs(shift - [60, 0])) < 0.1
-    again = match_pairs(PAIRS, LinGlueRecipe(), *stores)
+    again = match_pairs(PAIRS, MatcherConfig(), *stores)
     assert (again.made, again.kept, again.matches, again.seconds) == (0, 3, result.matches, result.seconds)
 
 
 def test_only_pairs_of_changed_images_are_done_again(stores, views):
-    match_pairs(PAIRS, LinGlueRecipe(), *stores)
+    match_pairs(PAIRS, MatcherConfig(), *stores)
     stores[0].put("a", "a 2", views["a"].select(np.arange(200)))
-    result = match_pairs(PAIRS, LinGlueRecipe(), *stores)
+    result = match_pairs(PAIRS, MatcherConfig(), *stores)
     assert (result.made, result.kept) == (2, 1)
     assert stores[1].get("a", "b")[0][:, 0].max() < 200
 
 
 def test_workers_find_the_same(stores, tmp_path):
     features, one = stores
-    match_pairs(PAIRS, LinGlueRecipe(), features, one)
+    match_pairs(PAIRS, MatcherConfig(), features, one)
     with MatchStore(tmp_path / "2.db") as two:
-        match_pairs(PAIRS, LinGlueRecipe(), features, two, workers=2)
+        match_pairs(PAIRS, MatcherConfig(), features, two, workers=2)
         assert one.made_from() == two.made_from()
         for pair in PAIRS:
             same = {tuple(row) for row in one.get(*pair)[0]} & {tuple(row) for row in two.get(*pair)[0]}
@@ -61,26 +64,30 @@ def test_workers_find_the_same(stores, tmp_path):
 
 @dataclass(frozen=True)
 class FirstMatchesFirst:
-    version: int
+    """A matcher of someone else's, named as package:Name."""
 
+    config: MatcherConfig
+
+    @property
     def settings(self):
-        return {"version": self.version}
+        return {"score": self.config.matching.min_score}
 
-    def build(self):
-        return lambda features0, features1: (np.zeros((1, 2), np.int64), np.full(1, self.version, np.float32))
+    def match(self, features0, features1):
+        return Matches.of(features0, features1, [[0, 0]], [self.config.matching.min_score])
 
 
-def test_another_recipe_does_all_again(stores):
-    assert match_pairs(PAIRS, FirstMatchesFirst(1), *stores).made == 3
-    assert match_pairs(PAIRS, FirstMatchesFirst(1), *stores).made == 0
-    assert match_pairs(PAIRS, FirstMatchesFirst(2), *stores).made == 3
-    assert stores[1].get("a", "c")[1].tolist() == [2.0]
+def test_another_matcher_does_all_again(stores):
+    one, two = (MatcherConfig(f"{__name__}:FirstMatchesFirst", matching=MatchingConfig(min_score=s)) for s in (0.5, 1))
+    assert match_pairs(PAIRS, one, *stores).made == 3
+    assert match_pairs(PAIRS, one, *stores).made == 0
+    assert match_pairs(PAIRS, two, *stores).made == 3
+    assert stores[1].get("a", "c")[1].tolist() == [1.0]
 
 
 def test_a_pair_without_features_is_named(stores):
     with pytest.raises(LinGlueError, match="no features of 'd', they must be extracted first"):
-        match_pairs([("a", "d")], LinGlueRecipe(), *stores)
+        match_pairs([("a", "d")], MatcherConfig(), *stores)
 
 
 def test_no_pairs(stores):
-    assert match_pairs([], LinGlueRecipe(), *stores).matches == 0
+    assert match_pairs([], MatcherConfig(), *stores).matches == 0

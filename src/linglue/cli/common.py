@@ -9,13 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from linglue.errors import LinGlueError
-from linglue.features import FRONT_ENDS
-from linglue.matcher import MAX_KEYPOINTS, RESIZE
+from linglue.features import FRONT_ENDS, MAX_KEYPOINTS, RESIZE
 
 if TYPE_CHECKING:
+    from linglue.matcher import MatcherConfig
     from linglue.sfm.extract import ExtractConfig
     from linglue.sfm.workspace import Workspace
 
@@ -59,6 +57,34 @@ def add_work(parser: argparse.ArgumentParser) -> None:
 def add_weights(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", type=Path, metavar="FILE", help="your own network instead of the one in the package"
+    )
+
+
+def add_matching(parser: argparse.ArgumentParser) -> None:
+    """--matcher, --weights and --min-score: `matcher_config` makes a MatcherConfig of them."""
+    parser.add_argument(
+        "--matcher",
+        default="linglue",
+        metavar="NAME",
+        help="linglue, linglue-nofilter, mnn, ratio, adalam, lightglue, or package:Name of your own",
+    )
+    add_weights(parser)
+    parser.add_argument(
+        "--min-score",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="LinGlue's matches that score less, of 0 to 1, are dropped; from 0.5 the filter itself found them",
+    )
+
+
+def matcher_config(options: argparse.Namespace, features: str, device: str) -> MatcherConfig:
+    """The matcher that --matcher, --weights and --min-score ask for, for features of the kind `features`."""
+    from linglue.matcher import MatcherConfig
+    from linglue.matching.match import MatchingConfig
+
+    return MatcherConfig(
+        options.matcher, features, options.weights, device, MatchingConfig(min_score=options.min_score)
     )
 
 
@@ -111,6 +137,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def device(options: argparse.Namespace) -> str:
     """The device to compute on, checked: torch's own errors come late and over many lines."""
+    import torch
+
     name: str = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.zeros(1, device=name)

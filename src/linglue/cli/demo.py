@@ -14,7 +14,7 @@ from linglue import viz
 from linglue.cli import common
 from linglue.io.images import Image
 from linglue.matcher import Matcher
-from linglue.matching.distance import mutual_matches
+from linglue.matching.baselines import mutual_matches
 from linglue.matching.nearest import nearest_both_ways
 from linglue.types import Features, FloatArray
 

@@ -82,7 +82,7 @@ def run(
             "scenes": [str(scene) for scene in options.scenes],
             **how.extract.settings(),
             "seed": options.seed,
-            "methods": {recipe.name: dict(recipe.settings()) for recipe in recipes},
+            "methods": {recipe.name: dict(recipe.build().settings) for recipe in recipes},
             "colmap": need("pycolmap", "linglue eval reconstruction").__version__,
         },
         "results": summary,

@@ -10,14 +10,13 @@ from typing import Any
 from linglue.cli import common
 from linglue.core.optional import need
 from linglue.errors import LinGlueError
-from linglue.geometry.pose import write_poses
+from linglue.io.poses import write_poses
 from linglue.localization.absolute_pose import PoseConfig
 from linglue.localization.localize import localize_queries, map_settings
 from linglue.localization.localizer import LocalizeConfig, Localizer, check_map
 from linglue.localization.queries import find_queries
-from linglue.matcher import MAX_KEYPOINTS, RESIZE, Matcher
+from linglue.matcher import MAX_KEYPOINTS, RESIZE, Matcher, MatcherConfig
 from linglue.sfm.extract import ExtractConfig
-from linglue.sfm.match import LinGlueRecipe
 from linglue.sfm.summary import read_summary
 from linglue.sfm.workspace import Workspace
 
@@ -77,10 +76,10 @@ def run(options: argparse.Namespace) -> None:
     check_map(work)
     device = common.device(options)
     how = _extraction(options, work, device)
-    recipe = LinGlueRecipe(how.features, options.weights, device)
+    settings_of = MatcherConfig(features=how.features, weights=options.weights, device=device).build().settings
     pose = PoseConfig(options.max_error, options.min_inliers, options.seed)
     config = LocalizeConfig(how.max_keypoints, how.resize, how.tile, options.top, pose)
-    settings = map_settings(work, config, {"extract": how.settings(), "matcher": recipe.settings()})
+    settings = map_settings(work, config, {"extract": how.settings(), "matcher": dict(settings_of)})
     matcher = partial(Matcher.from_pretrained, how.features, how.weights, options.weights, device)
     queries, problems = find_queries(options.queries, options.images, options.intrinsics)
 

@@ -1,21 +1,18 @@
-"""Match two photographs (or two feature files) and write or draw the result."""
+"""Match two images (or two feature files) and write or draw the result."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from linglue.cli import common
-from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
-from linglue.features import make_extractor
-from linglue.io.images import read_image, read_mask
-from linglue.io.npz import load_features, save_matches
-from linglue.matcher import Matcher
-from linglue.network.weights import find_weights, load_network
-from linglue.types import Features
-from linglue.viz.canvas import SUFFIXES as PICTURE_SUFFIXES
+
+if TYPE_CHECKING:
+    from linglue.features.base import Extractor
+    from linglue.types import Features
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 
@@ -32,30 +29,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hloc-dog", action="store_true", help=".h5 files are of hloc's DoG: degrees, and sigma instead of diameter"
     )
-    common.add_weights(parser)
+    common.add_matching(parser)
     common.add_device(parser)
     common.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
+    from linglue.core.stopwatch import Stopwatch
+    from linglue.features import make_extractor
+    from linglue.io.npz import save_matches
+    from linglue.matcher import Matcher
+    from linglue.viz.canvas import SUFFIXES
+
     common.check_output(options.output, (".npz", ".json"))
-    common.check_output(options.draw, PICTURE_SUFFIXES)
+    common.check_output(options.draw, SUFFIXES)
     sources, masks = (options.image0, options.image1), (options.mask0, options.mask1)
     if options.draw:
         for source in sources:
             if _is_feature_file(source):
                 raise LinGlueError(f"{source}: holds features and no picture, --draw is allowed with two images")
     report = common.Report(options.json)
-    matcher = _make_matcher(options)
-    watch = Stopwatch(matcher.device)
+    device = common.device(options)
+    ready = all(_is_feature_file(source) for source in sources)
+    kind = _kind(options, ready)
+    matcher = common.matcher_config(options, kind, device).build()
+    extractor = None if ready else make_extractor(kind, options.extractor_weights, device)
+    dim = matcher.network.config.input_dim if isinstance(matcher, Matcher) else None
+    watch = Stopwatch(device)
     features = []
     for number, (source, mask) in enumerate(zip(sources, masks, strict=True)):
         stage = f"extract{number}"
         with watch.stage(stage):
-            found = _features(matcher, source, mask, options)
+            found = _features(extractor, source, mask, kind, dim, options)
         features.append(found)
         report.line(
-            f"{source}: {len(found)} {matcher.kind} keypoints, {watch.seconds[stage]:.2f} s",
+            f"{source}: {len(found)} {kind} keypoints, {watch.seconds[stage]:.2f} s",
             **{f"keypoints{number}": len(found)},
         )
     result = matcher.match(features[0], features[1])
@@ -66,7 +74,8 @@ def run(options: argparse.Namespace) -> None:
         f"{len(result)} matches, pair score {result.pair_score:.2f}",
         matches=len(result),
         pair_score=result.pair_score,
-        features=matcher.kind,
+        matcher=options.matcher,
+        features=kind,
         seconds={**watch.seconds, **stages},
     )
     if options.output:
@@ -78,16 +87,13 @@ def run(options: argparse.Namespace) -> None:
     report.finish()
 
 
-def _make_matcher(options: argparse.Namespace) -> Matcher:
-    """With the front-end, unless both sides are features already: then its weights are not needed, nor its kind."""
-    weights = options.weights or find_weights(options.features)
-    device = common.device(options)
-    network, info = load_network(weights, device)
-    if _is_feature_file(options.image0) and _is_feature_file(options.image1):
-        return Matcher(None, network, info.kind, device)
-    if info.kind != options.features:
-        raise LinGlueError(f"{weights}: network was made for {info.kind!r} features, --features is {options.features}")
-    return Matcher(make_extractor(options.features, options.extractor_weights, device), network, info.kind, device)
+def _kind(options: argparse.Namespace, ready: bool) -> str:
+    """Of the features. Where both sides are features already, one's own network says what it takes."""
+    if not (ready and options.weights):
+        return str(options.features)
+    from linglue.network.weights import read_info
+
+    return read_info(options.weights).kind
 
 
 def _is_feature_file(source: str) -> bool:
@@ -99,39 +105,51 @@ def _is_hloc(source: str) -> bool:
     return source.partition("::")[0].endswith(HDF5_SUFFIXES)
 
 
-def _features(matcher: Matcher, source: str, mask: Path | None, options: argparse.Namespace) -> Features:
-    """The features of one side; every complaint names the source."""
-    if _is_feature_file(source):
+def _features(
+    extractor: Extractor | None,
+    source: str,
+    mask: Path | None,
+    kind: str,
+    dim: int | None,
+    options: argparse.Namespace,
+) -> Features:
+    """The features of one side, of the kind and dimension that the matcher takes; every error names the source."""
+    if extractor is None or _is_feature_file(source):
         if mask is not None:
             raise LinGlueError(f"{mask}: masks go with images, {source} holds features already")
-        features = _load(matcher, source, options.hloc_dog)
-        wanted = matcher.network.config.input_dim
-        if features.kind != matcher.kind:
-            raise LinGlueError(
-                f"{source}: features are of kind {features.kind!r}, this network takes {matcher.kind!r} only"
-            )
-        if features.dim != wanted:
-            raise LinGlueError(f"{source}: descriptors have {features.dim} entries, this network takes {wanted} only")
+        features = _load(source, kind, options.hloc_dog)
+        if features.kind != kind:
+            raise LinGlueError(f"{source}: features are of kind {features.kind!r}, expected {kind!r}")
+        if dim not in (None, features.dim):
+            raise LinGlueError(f"{source}: descriptors have {features.dim} entries, expected {dim} for this network")
     else:
-        image = read_image(source)
-        keep = None if mask is None else read_mask(mask)
-        if keep is not None and keep.shape != image.shape[:2]:
-            raise LinGlueError(
-                f"{mask}: mask is {keep.shape[1]}x{keep.shape[0]} pixels, expected the size of {source}, "
-                f"{image.shape[1]}x{image.shape[0]}"
-            )
-        features = matcher.extract(image, options.max_keypoints, common.longer_side(options), keep, options.tile)
+        features = _extract(extractor, source, mask, options)
     if len(features) == 0:
-        raise LinGlueError(f"{source}: no {matcher.kind} keypoint, expected at least one")
+        raise LinGlueError(f"{source}: no {kind} keypoint, expected at least one")
     return features
 
 
-def _load(matcher: Matcher, source: str, dog: bool) -> Features:
+def _extract(extractor: Extractor, source: str, mask: Path | None, options: argparse.Namespace) -> Features:
+    from linglue.io.images import read_image, read_mask
+
+    image = read_image(source)
+    keep = None if mask is None else read_mask(mask)
+    if keep is not None and keep.shape != image.shape[:2]:
+        raise LinGlueError(
+            f"{mask}: mask is {keep.shape[1]}x{keep.shape[0]} pixels, expected the size of {source}, "
+            f"{image.shape[1]}x{image.shape[0]}"
+        )
+    return extractor.extract(image, options.max_keypoints, common.longer_side(options), keep, options.tile)
+
+
+def _load(source: str, kind: str, dog: bool) -> Features:
     if source.endswith(".npz"):
+        from linglue.io.npz import load_features
+
         return load_features(source)
     from linglue.io.hloc import load_hloc_features
 
     file, separator, name = source.partition("::")
     if not separator:
         raise LinGlueError(f"{source}: holds many images, expected {source}::IMAGE to say which")
-    return load_hloc_features(file, name, kind=matcher.kind, dog=dog)
+    return load_hloc_features(file, name, kind=kind, dog=dog)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from linglue.cli import common
 from linglue.core.stopwatch import Stopwatch
-from linglue.sfm.match import LinGlueRecipe
+from linglue.matcher import MatcherConfig
 from linglue.sfm.match_database import EXHAUSTIVE, EXISTING, match_database
 
 
@@ -34,11 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    recipe = LinGlueRecipe("sift", options.weights, common.device(options))
+    matcher = MatcherConfig(features="sift", weights=options.weights, device=common.device(options))
     report = common.Report(options.json)
     watch = Stopwatch("cpu")
     with watch.stage("total"):
-        result = match_database(options.database, options.pairs, recipe, options.verify)
+        result = match_database(options.database, options.pairs, matcher, options.verify)
     report.line(
         f"{result.made} pairs matched, {result.kept} were there already; {result.matches} matches",
         **asdict(result),

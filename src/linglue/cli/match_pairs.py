@@ -7,7 +7,8 @@ import argparse
 from linglue.cli import common
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import read_pairs
-from linglue.sfm.match import LinGlueRecipe, match_pairs
+from linglue.matcher import MatcherConfig
+from linglue.sfm.match import match_pairs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,8 @@ def run(options: argparse.Namespace) -> None:
     with work.locked(), work.features() as features, work.matches() as matches:
         pairs = read_pairs(work.pairs)
         kind = features.kind()
-        result = match_pairs(pairs, LinGlueRecipe(kind, options.weights, device), features, matches, workers)
+        matcher = MatcherConfig(features=kind, weights=options.weights, device=device)
+        result = match_pairs(pairs, matcher, features, matches, workers)
     report.line(
         f"{result.made} pairs matched, {result.kept} were there already; {result.matches} matches, "
         f"{result.seconds / max(1, len(pairs)):.2f} s per pair",

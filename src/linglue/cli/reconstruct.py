@@ -11,9 +11,9 @@ from linglue.cli import common
 from linglue.cli.pair_options import add_pairs, pairs_config
 from linglue.core.optional import need
 from linglue.features import make_extractor
+from linglue.matcher import MatcherConfig
 from linglue.sfm.cameras import CameraConfig, Sharing
 from linglue.sfm.map import MapperName, MappingConfig
-from linglue.sfm.match import LinGlueRecipe
 from linglue.sfm.reconstruct import ReconstructConfig, reconstruct
 from linglue.sfm.scan import check_images
 from linglue.sfm.workspace import Workspace
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
         pairs=pairs_config(options),
         pair_list=options.pair_list,
         positions=options.positions,
-        recipe=LinGlueRecipe(options.features, options.weights, device),
+        matcher=MatcherConfig(features=options.features, weights=options.weights, device=device),
         cameras=CameraConfig(options.camera_model, options.camera_sharing, options.intrinsics),
         mapping=MappingConfig(options.mapper, seed=options.seed),
         masks=options.masks,
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
     common.check_folder(options.output)
     # What the front-end or the network lacks is said before anything is written.
     make_extractor(options.features, options.extractor_weights, device)
-    config.recipe.build()
+    config.matcher.build()
     report = common.Report(options.json)
     work = Workspace(options.output)
     summary = reconstruct(options.images, work, config)

@@ -13,20 +13,14 @@ import torch
 from linglue.core.fingerprint import code_sha256, file_sha256
 from linglue.core.optional import need
 from linglue.errors import LinGlueError
-from linglue.matcher import Matcher
-from linglue.matching.distance import mutual_matches
-from linglue.matching.nearest import mutual, nearest_both_ways
-from linglue.network.weights import load_network, packaged_weights
+from linglue.matcher import MatcherConfig
+from linglue.network.weights import packaged_weights
 from linglue.types import Features, FloatArray, IndexArray
-
-LOWE_RATIO = 0.8  # nearest / second nearest distance, above which Lowe's test drops a match
 
 Found = tuple[IndexArray, FloatArray]  # (K, 2) indices into the two feature sets, (K,) scores, higher is better
 Match = Callable[[Features, Features], Found]
 
 _HERE = "evaluation/methods.py"
-_INFERENCE = (_HERE, "matching", "network", "matcher.py", "types.py")
-_NEAREST = (_HERE, "matching/nearest.py", "matching/distance.py")
 _LIGHTGLUE_FILES = {"aliked": "aliked_lightglue_v0-1_arxiv-pth", "disk": "disk_lightglue_v0-1_arxiv-pth"}
 
 
@@ -68,30 +62,19 @@ def _descriptors(features: Features, device: str) -> torch.Tensor:
     return torch.as_tensor(features.descriptors, device=device)
 
 
-def _mnn(options: MethodOptions) -> Method:
-    """Mutual nearest neighbours of the raw descriptors."""
+def _built_in(name: str) -> Callable[[MethodOptions], Method]:
+    """The matcher of that name in `linglue.matcher.MATCHERS`."""
 
-    def match(features0: Features, features1: Features) -> Found:
-        nearest = nearest_both_ways(*(_descriptors(f, options.device) for f in (features0, features1)))
-        return _numpy(*mutual_matches(*nearest))
+    def make(options: MethodOptions) -> Method:
+        matcher = MatcherConfig(name, options.features, options.weights, options.device).build()
 
-    return Method("mnn", match, {"code": code_sha256(*_NEAREST)})
+        def match(features0: Features, features1: Features) -> Found:
+            found = matcher.match(features0, features1)
+            return found.indices, found.scores
 
+        return Method(name, match, matcher.settings)
 
-def _ratio(options: MethodOptions) -> Method:
-    """Mutual nearest neighbours that also pass Lowe's ratio test from image 0."""
-
-    def match(features0: Features, features1: Features) -> Found:
-        nearest0, nearest1 = nearest_both_ways(*(_descriptors(f, options.device) for f in (features0, features1)))
-        quotient = 1 / nearest0.ratio  # (N,) nearest / second nearest
-        # Without a second neighbour the test says nothing; then the match stays.
-        keep = mutual(nearest0, nearest1) & ((quotient <= LOWE_RATIO) | (len(features1) < 2))
-        source = keep.nonzero()[:, 0]
-        order = torch.argsort(quotient[source], stable=True)
-        source = source[order]
-        return _numpy(torch.stack([source, nearest0.index[source]], dim=1), 1 - quotient[source])
-
-    return Method("ratio", match, {"ratio": LOWE_RATIO, "code": code_sha256(*_NEAREST)})
+    return make
 
 
 def _adalam(options: MethodOptions) -> Method:
@@ -142,43 +125,6 @@ def _adalam(options: MethodOptions) -> Method:
     return Method("adalam", match, {"kornia": kornia.__version__, "code": code_sha256(_HERE)})
 
 
-def _network(options: MethodOptions) -> tuple[Matcher, dict[str, str]]:
-    """LinGlue without a front-end, and what decides its results."""
-    path = options.weights or packaged_weights(options.features)
-    if options.weights is None and not path.is_file():
-        raise LinGlueError(
-            f"{options.features}: the package has no network for these features, expected your own with --weights"
-        )
-    network, info = load_network(path, options.device)
-    if info.kind != options.features:
-        raise LinGlueError(f"{path}: network was made for {info.kind!r} features, these are {options.features!r}")
-    settings = {"weights_sha256": file_sha256(path), "code": code_sha256(*_INFERENCE)}
-    return Matcher(None, network, info.kind, options.device), settings
-
-
-def _linglue(options: MethodOptions) -> Method:
-    """LinGlue as users get it."""
-    matcher, settings = _network(options)
-
-    def match(features0: Features, features1: Features) -> Found:
-        result = matcher.match(features0, features1)
-        return result.indices, result.scores
-
-    return Method("linglue", match, settings)
-
-
-def _linglue_nofilter(options: MethodOptions) -> Method:
-    """Mutual nearest neighbours of LinGlue's descriptors: the network alone."""
-    matcher, settings = _network(options)
-
-    @torch.inference_mode()
-    def match(features0: Features, features1: Features) -> Found:
-        encoded = matcher.network.encode(*(f.tensors(matcher.device) for f in (features0, features1)))
-        return _numpy(*mutual_matches(*nearest_both_ways(encoded.descriptors0[0], encoded.descriptors1[0])))
-
-    return Method("linglue-nofilter", match, settings)
-
-
 def _lightglue(options: MethodOptions) -> Method:
     """LightGlue through kornia with its default settings; its weights must lie in torch's cache (TORCH_HOME)."""
     if options.features not in _LIGHTGLUE_FILES:
@@ -206,10 +152,10 @@ def _lightglue(options: MethodOptions) -> Method:
 
 
 METHODS: dict[str, Callable[[MethodOptions], Method]] = {
-    "mnn": _mnn,
-    "ratio": _ratio,
+    "mnn": _built_in("mnn"),
+    "ratio": _built_in("ratio"),
     "adalam": _adalam,
-    "linglue": _linglue,
-    "linglue-nofilter": _linglue_nofilter,
+    "linglue": _built_in("linglue"),
+    "linglue-nofilter": _built_in("linglue-nofilter"),
     "lightglue": _lightglue,
 }

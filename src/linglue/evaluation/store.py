@@ -69,7 +69,7 @@ class Extraction:
             "extractor_weights": None,  # where the file lies does not matter, what it holds does
             "extractor_weights_sha256": None if weights is None else file_sha256(weights),
             "data": str(data.resolve()),
-            "code": code_sha256("features", "io/images.py", "types.py"),
+            "code": code_sha256("features", "geometry/pixels.py", "io/images.py", "types.py"),
         }
 
 

@@ -11,6 +11,9 @@ from linglue.errors import LinGlueError
 if TYPE_CHECKING:
     from linglue.features.base import Extractor
 
+MAX_KEYPOINTS = 4096  # defaults of extraction, in Python and on the command line
+RESIZE = 1600  # longer side in pixels
+
 
 @dataclass(frozen=True)
 class FrontEnd:

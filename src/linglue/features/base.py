@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from linglue.errors import LinGlueError
-from linglue.io.images import Image, ImageSource, Mask, as_image, resize_points, shrink
+from linglue.geometry.pixels import resize_points
+from linglue.io.images import Image, ImageSource, Mask, as_image, shrink
 from linglue.types import Features, ImageSize
 
 TILE_OVERLAP = 64  # pixels a tile sees beyond its own area, so that no descriptor is cut at its border

@@ -19,6 +19,7 @@ from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
 from linglue.features.base import Extractor
+from linglue.geometry.pixels import resize_points
 from linglue.io.images import Image, Mask, to_grey
 from linglue.types import Features, ImageSize
 
@@ -135,7 +136,7 @@ def sample(maps: Tensor, image: Tensor, points: Tensor, stride: int) -> Tensor:
     Entry (i, j) of a map is the centre of a cell of `stride` pixels; beyond the outermost centres the border goes on.
     """
     _, h, w, channels = maps.shape
-    place = (points + 0.5) / stride - 0.5  # pixel centres are integers on both sides
+    place = resize_points(points, 1 / stride)
     x = place[:, 0].clamp(0, w - 1)
     y = place[:, 1].clamp(0, h - 1)
     x0, y0 = x.detach().floor().clamp(max=max(w - 2, 0)), y.detach().floor().clamp(max=max(h - 2, 0))

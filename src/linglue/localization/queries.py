@@ -6,18 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PIL import Image as PillowImage
-
 from linglue.errors import LinGlueError
-from linglue.io.images import IMAGE_SUFFIXES, read_image
+from linglue.io.exif import upright_size
+from linglue.io.images import IMAGE_SUFFIXES
 from linglue.sfm.cameras import CameraConfig, assign_cameras, read_intrinsics
-from linglue.sfm.scan import ORIENTATION, UPRIGHT
 from linglue.types import ImageSize
 
 if TYPE_CHECKING:
     import pycolmap
-
-_FIRST_TURNED = 5  # EXIF orientations from here on swap width and height
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,18 +79,6 @@ def _from_folder(folder: Path, intrinsics: str | None) -> tuple[list[Query], lis
     cameras = assign_cameras({name: paths[name] for name in sizes}, sizes, config)
     queries = [Query(name, paths[name], cameras.by_name[name], name not in cameras.given) for name in sizes]
     return queries, [*problems, *cameras.problems]
-
-
-def upright_size(path: Path) -> ImageSize:
-    """(width, height) with the EXIF rotation applied, from the header where that is enough."""
-    try:
-        with PillowImage.open(path) as image:
-            width, height = image.size
-            turned = image.getexif().get(ORIENTATION, UPRIGHT) >= _FIRST_TURNED
-            return ImageSize(height, width) if turned else ImageSize(width, height)
-    except Exception:  # Pillow raises many types on damaged files; the decoder says what is wrong, or can read it
-        height, width = read_image(path).shape[:2]
-        return ImageSize(width, height)
 
 
 def describe_camera(camera: pycolmap.Camera) -> str:

@@ -1,4 +1,4 @@
-"""Guided completion: where the filter knows how the image moves, drop what strays and find what descriptors missed.
+"""Guided completion: where the filter knows how the image moves, drop outliers and find what descriptors missed.
 
 Every accepted match predicts where the keypoints around it must be in the other image; a keypoint takes the median of
 what its nearest accepted matches say. An accepted match that is elsewhere is dropped. A keypoint without a match takes,
@@ -8,7 +8,7 @@ structure, where the nearest descriptor of all is the wrong window of a facade, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from linglue.matching.assignment import one_to_one
-from linglue.matching.distance import LocalMatches, View
-from linglue.matching.neighborhood import seed_radius
+from linglue.matching.local_affine import LocalMatches, one_to_one
+from linglue.matching.neighborhood import View, seed_radius
 
 Array = NDArray[np.float64]
 
@@ -30,17 +29,19 @@ class CompletionConfig:
     anchors: int = 8  # accepted matches a prediction is the median of
     min_anchors: int = 5  # fewer make no prediction
     reach: float = 2.0  # how far an anchor may be
-    stray: float = 0.15  # an accepted match further from its predicted place is dropped
+    outlier: float = 0.15  # an accepted match further from its predicted place is dropped …
+    outlier_bare: float = 0.25  # … where features lack scale or orientation: those are placed less exactly
     tolerance: float = 0.06  # between the predicted place and the keypoint of a new match …
-    diameters: float = 1.0  # … and in diameters of the keypoints, where features have scales
-    max_turn: float = np.radians(40)  # between a new match and the local map, where features have orientations
+    tolerance_bare: float = 0.1  # … where features lack scale or orientation
+    diameters: float = 1.0  # the same in diameters of the keypoints, where features have scales
+    max_rotation: float = np.radians(40)  # between a new match and the local map, where features have orientations
     max_scale_ratio: float = 1.8  # the same for scales
     distance_quantile: float = 0.95  # descriptors may be as far apart as this quantile of the accepted matches …
     distance_slack: float = 1.6  # … times this
 
-
-# Detectors without scale and orientation (SuperPoint, ALIKED, DISK) place their keypoints less exactly.
-COARSE = CompletionConfig(stray=0.25, tolerance=0.1)
+    def for_features(self, shaped: bool) -> CompletionConfig:
+        """The constants that hold for features with (`shaped`) or without scale and orientation."""
+        return self if shaped else replace(self, outlier=self.outlier_bare, tolerance=self.tolerance_bare)
 
 
 @dataclass(frozen=True)
@@ -96,38 +97,40 @@ def make_guide(view0: View, view1: View, accepted: LocalMatches, config: Complet
     own0, own1 = np.full(len(points0), -1, dtype=np.int64), np.full(len(points1), -1, dtype=np.int64)
     own0[pairs[:, 0]] = own1[pairs[:, 1]] = np.arange(len(pairs))
     anchors0, anchors1 = points0[pairs[:, 0]], points1[pairs[:, 1]]
-    growth = radius0 / radius1  # maps are per pixel, points here in units of R
-    place1, map1 = predict(points0, anchors0, anchors1, maps * growth, own0, config)
-    place0, map0 = predict(points1, anchors1, anchors0, back / growth, own1, config)
-    return Guide(points0, points1, place1, place0, map1 / growth, map0 * growth, own0 >= 0, own1 >= 0)
+    unit = radius0 / radius1  # maps are per pixel, points here in units of R
+    place1, map1 = predict(points0, anchors0, anchors1, maps * unit, own0, config)
+    place0, map0 = predict(points1, anchors1, anchors0, back / unit, own1, config)
+    return Guide(points0, points1, place1, place0, map1 / unit, map0 * unit, own0 >= 0, own1 >= 0)
 
 
-def drop_strays(view0: View, view1: View, accepted: LocalMatches, config: CompletionConfig) -> LocalMatches:
+def drop_outliers(view0: View, view1: View, accepted: LocalMatches, config: CompletionConfig) -> LocalMatches:
     """The accepted matches without those that are not where their neighbours say; lonely ones stay."""
     if len(accepted.pairs) == 0:
         return accepted
     i, j = accepted.pairs.cpu().numpy().T
-    stray = make_guide(view0, view1, accepted, config).error(i, j) > config.stray  # NaN compares False
-    keep = torch.from_numpy(~stray).to(accepted.pairs.device)
+    outlier = make_guide(view0, view1, accepted, config).error(i, j) > config.outlier  # NaN compares False
+    keep = torch.from_numpy(~outlier).to(accepted.pairs.device)
     return LocalMatches(accepted.pairs[keep], accepted.confidence[keep], accepted.maps[keep])
 
 
-def _agrees(local: Array, turn: Array | None, growth: Array | None, config: CompletionConfig) -> NDArray[np.bool_]:
-    """(E,) bool: candidates turn (radians) and grow (log scale) as the local map (E, 2, 2), where features know it."""
+def _agrees(
+    local: Array, rotation: Array | None, log_scale: Array | None, config: CompletionConfig
+) -> NDArray[np.bool_]:
+    """(E,) bool: candidates rotate (radians) and scale (logarithm) as the local map (E, 2, 2), where known."""
     keep = np.ones(len(local), dtype=bool)
-    if turn is not None:
-        rotation = np.arctan2(local[:, 1, 0] - local[:, 0, 1], local[:, 0, 0] + local[:, 1, 1])
-        keep &= np.abs((turn - rotation + np.pi) % (2 * np.pi) - np.pi) <= config.max_turn
-    if growth is not None:
+    if rotation is not None:
+        expected = np.arctan2(local[:, 1, 0] - local[:, 0, 1], local[:, 0, 0] + local[:, 1, 1])
+        keep &= np.abs((rotation - expected + np.pi) % (2 * np.pi) - np.pi) <= config.max_rotation
+    if log_scale is not None:
         expected = 0.5 * np.log(np.abs(np.linalg.det(local)) + 1e-12)
-        keep &= np.abs(growth - expected) <= np.log(config.max_scale_ratio)
+        keep &= np.abs(log_scale - expected) <= np.log(config.max_scale_ratio)
     return keep
 
 
 def _candidates(
     view0: View, view1: View, guide: Guide, config: CompletionConfig
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All (i, j) of unmatched keypoints that are at each other's predicted place, turned and scaled accordingly."""
+    """All (i, j) of unmatched keypoints that are at each other's predicted place, rotated and scaled accordingly."""
     rows = np.flatnonzero(np.isfinite(guide.place1).all(1) & ~guide.taken0)
     found = cKDTree(guide.points1).query_ball_point(guide.place1[rows], config.tolerance)
     i = np.repeat(rows, [len(f) for f in found])
@@ -139,13 +142,14 @@ def _candidates(
         limit = np.minimum(limit, config.diameters * (diameter0 + diameter1) / 2)
     keep = ~guide.taken1[j] & (guide.error(i, j) <= limit)
     i, j = i[keep], j[keep]
-    turn = growth = None
+    rotation = log_scale = None
     if view0.oris is not None and view1.oris is not None:
-        turn = _numpy(view1.oris)[j] - _numpy(view0.oris)[i]
+        rotation = _numpy(view1.oris)[j] - _numpy(view0.oris)[i]
     if view0.scales is not None and view1.scales is not None:
-        growth = np.log(_numpy(view1.scales)[j] / _numpy(view0.scales)[i])
-    keep = _agrees(guide.map1[i], turn, growth, config)
-    keep &= _agrees(guide.map0[j], None if turn is None else -turn, None if growth is None else -growth, config)
+        log_scale = np.log(_numpy(view1.scales)[j] / _numpy(view0.scales)[i])
+    keep = _agrees(guide.map1[i], rotation, log_scale, config)
+    rotation, log_scale = (None if value is None else -value for value in (rotation, log_scale))
+    keep &= _agrees(guide.map0[j], rotation, log_scale, config)
     return i[keep], j[keep]
 
 
@@ -158,7 +162,8 @@ def complete(
     x0 (N, C), x1 (M, C): descriptors. Returns pairs (K, 2) and scores (K,): accepted matches keep their confidence of
     at least ½, found ones score below.
     """
-    accepted = drop_strays(view0, view1, accepted, config)
+    config = config.for_features(view0.shaped and view1.shaped)
+    accepted = drop_outliers(view0, view1, accepted, config)
     if len(accepted.pairs) < config.min_anchors:
         return accepted.pairs, accepted.confidence
     guide = make_guide(view0, view1, accepted, config)

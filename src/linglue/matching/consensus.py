@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from linglue.matching.distance import LocalMatches, View
-from linglue.matching.neighborhood import seed_radius
+from linglue.matching.local_affine import LocalMatches
+from linglue.matching.neighborhood import View, seed_radius
 
 BLOCK_ENTRIES = 1 << 20  # matches × voters compared at a time
 
@@ -57,9 +57,8 @@ def _judge(judged: _Placed, voters: _Placed, reach0: Tensor, reach1: Tensor, tol
 
 
 @torch.no_grad()
-def agreeing(view0: View, view1: View, accepted: LocalMatches, config: ConsensusConfig | None = None) -> LocalMatches:
+def drop_contradicted(view0: View, view1: View, accepted: LocalMatches, config: ConsensusConfig) -> LocalMatches:
     """The accepted matches without those that most of the others contradict."""
-    config = config or ConsensusConfig()
     if len(accepted.pairs) == 0:
         return accepted
     placed = _Placed(

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from linglue.matching.neighborhood import Neighborhoods, Selection, pad_groups, split_by_size
+from linglue.matching.nearest import Nearest
+from linglue.matching.neighborhood import Neighborhoods, Selection, View, pad_groups, select, split_by_size
 
 RESIDUALS = 1 << 21  # seeds × hypotheses × matches evaluated at a time
 
@@ -27,21 +28,37 @@ class FilterConfig:
     hypotheses: int = 128  # two-point samples per seed
     competition: int = 256  # matches of a seed, the most distinctive ones, on which its hypotheses are compared
     min_inliers: int = 6  # beside the seed and the sample, which fit by construction
-    min_confidence: float = 400.0  # inlier rate over the rate that uniformly random matches would reach
-    max_turn: float = math.radians(30)  # of a match relative to its seed, where features have orientations
+    min_confidence: float = 400.0  # inlier rate over the rate that uniformly random matches would reach …
+    min_confidence_bare: float = 200.0  # … where features lack scale or orientation: those are placed less exactly
+    max_rotation: float = math.radians(30)  # of a match relative to its seed, where features have orientations
     max_scale_ratio: float = 1.5  # of a match relative to its seed, where features have scales
     max_stretch: float = 5.0  # of the local map, in any direction
+    both_ways: bool = True  # also from image 1 to image 0: more matches, and the order of the images does not count
+
+    @classmethod
+    def paper(cls) -> FilterConfig:
+        """The paper's: neighborhoods of 2 R and AdaLAM's confidence whatever the features, from image 0 to image 1."""
+        return cls(expansion=2.0, min_confidence=200.0, both_ways=False)
+
+    def for_features(self, shaped: bool) -> FilterConfig:
+        """The constants that hold for features with (`shaped`) or without scale and orientation."""
+        return self if shaped else replace(self, min_confidence=self.min_confidence_bare)
 
 
-# Without scale and orientation in the features, whose keypoints are placed less exactly, too.
-COARSE = FilterConfig(min_confidence=200.0)
+@dataclass(frozen=True)
+class LocalMatches:
+    """One-to-one matches and how the image moves around each."""
+
+    pairs: Tensor  # (K, 2) indices
+    confidence: Tensor  # (K,) in [0, 1]
+    maps: Tensor  # (K, 2, 2) pixels of image 1 per pixel of image 0
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How every match (N,) turns and scales: optional evidence beside its position."""
+    """How every match (N,) rotates and scales: optional evidence beside its position."""
 
-    turn: Tensor | None  # radians, orientation in image 1 minus orientation in image 0
+    rotation: Tensor | None  # radians, orientation in image 1 minus orientation in image 0
     log_scale: Tensor | None  # logarithm of scale in image 1 over scale in image 0
 
 
@@ -55,12 +72,12 @@ def sample_pairs(count: int, device: torch.device) -> Tensor:
 
 
 def consistent_with_seed(block: Neighborhoods, shape: Shape, config: FilterConfig) -> Tensor:
-    """(E,) bool: the match turns and scales like its seed; all True for features without orientation and scale."""
+    """(E,) bool: the match rotates and scales like its seed; all True for features without orientation and scale."""
     seed = block.seeds[block.seed]  # (E,)
     keep = torch.ones_like(seed, dtype=torch.bool)
-    if shape.turn is not None:
-        difference = shape.turn[block.source] - shape.turn[seed]
-        keep &= torch.remainder(difference + math.pi, 2 * math.pi).sub(math.pi).abs() <= config.max_turn
+    if shape.rotation is not None:
+        difference = shape.rotation[block.source] - shape.rotation[seed]
+        keep &= torch.remainder(difference + math.pi, 2 * math.pi).sub(math.pi).abs() <= config.max_rotation
     if shape.log_scale is not None:
         keep &= (shape.log_scale[block.source] - shape.log_scale[seed]).abs() <= math.log(config.max_scale_ratio)
     return keep
@@ -183,3 +200,65 @@ def _padded_members(
     for start, stop in split_by_size(size, RESIDUALS // config.hypotheses):
         part = (seed >= start) & (seed < stop)
         yield seeds[start:stop], *pad_groups(seed[part] - start, source[part], stop - start)
+
+
+def one_to_one(pairs: Tensor, scores: Tensor) -> Tensor:
+    """Indices of a one-to-one subset of candidate pairs (K, 2), chosen greedily by score, best first.
+
+    Equal scores are decided by the pair's own indices, so neither the order of the candidates nor which image comes
+    first decides.
+    """
+    if len(pairs) == 0:
+        return torch.zeros(0, dtype=torch.int64, device=pairs.device)
+    order = torch.argsort(pairs.sum(1), stable=True)
+    order = order[torch.argsort(scores[order], descending=True, stable=True)]
+    chosen, taken0, taken1 = [], set(), set()
+    for position, (i, j) in zip(order.tolist(), pairs[order].tolist(), strict=True):
+        if i not in taken0 and j not in taken1:
+            chosen.append(position)
+            taken0.add(i)
+            taken1.add(j)
+    return torch.tensor(chosen, device=pairs.device)
+
+
+def _shape(view0: View, view1: View, index: Tensor) -> Shape:
+    """How the matches (i, index[i]) rotate and scale."""
+    rotation = log_scale = None
+    if view0.oris is not None and view1.oris is not None:
+        rotation = view1.oris[index] - view0.oris
+    if view0.scales is not None and view1.scales is not None:
+        log_scale = (view1.scales[index] / view0.scales).log()
+    return Shape(rotation, log_scale)
+
+
+def _one_way(view0: View, view1: View, nearest0: Nearest, nearest1: Nearest, config: FilterConfig) -> Filtered:
+    """The filter's word on the nearest-neighbour matches from image 0 to image 1."""
+    selection = select(view0, view1, nearest0, nearest1, config.expansion)
+    return filter_matches(selection, nearest0.ratio, _shape(view0, view1, nearest0.index), config)
+
+
+@torch.no_grad()
+def filtered_matches(
+    view0: View, view1: View, nearest0: Nearest, nearest1: Nearest, config: FilterConfig
+) -> LocalMatches:
+    """One-to-one pairs that the local affine filter accepts, best first.
+
+    With `both_ways` the filter runs from image 0 to image 1 and back, so the result does not depend on which image
+    comes first, and a keypoint whose nearest neighbour is wrong may still be found from the other side.
+    """
+    if len(view0.points) == 0 or len(view1.points) == 0:
+        empty = view0.points.new_zeros(0)
+        return LocalMatches(torch.zeros(0, 2, dtype=torch.int64, device=empty.device), empty, empty.reshape(0, 2, 2))
+    config = config.for_features(view0.shaped and view1.shaped)
+    forward = _one_way(view0, view1, nearest0, nearest1, config)
+    source = forward.confidence.nonzero()[:, 0]  # (k,)
+    pairs = torch.stack([source, nearest0.index[source]], dim=1)  # (k, 2)
+    confidence, maps = forward.confidence[source], forward.maps[source]
+    if config.both_ways:
+        backward = _one_way(view1, view0, nearest1, nearest0, config)
+        target = backward.confidence.nonzero()[:, 0]
+        pairs = torch.cat([pairs, torch.stack([nearest1.index[target], target], dim=1)])
+        confidence = torch.cat([confidence, backward.confidence[target]])
+        maps = torch.cat([maps, torch.linalg.inv(backward.maps[target])])
+    chosen = one_to_one(pairs, confidence)
+    return LocalMatches(pairs[chosen], confidence[chosen], maps[chosen])

@@ -20,6 +20,21 @@ BLOCK_ENTRIES = 1 << 22  # seeds × matches compared at a time
 
 
 @dataclass(frozen=True)
+class View:
+    """Where the keypoints of one image are; one entry of the network's input without batch and padding."""
+
+    points: Tensor  # (N, 2) pixels
+    size: Tensor  # (2,) width, height
+    scales: Tensor | None = None  # (N,) diameters in pixels
+    oris: Tensor | None = None  # (N,) radians
+
+    @property
+    def shaped(self) -> bool:
+        """Whether the features know their scale and orientation."""
+        return self.scales is not None and self.oris is not None
+
+
+@dataclass(frozen=True)
 class Neighborhoods:
     """Seeds and, flat, the matches around each: edge e says that match source[e] → target[e] belongs to seed[e]."""
 
@@ -90,21 +105,14 @@ class Selection:
 
 
 def select(
-    points0: Tensor,
-    points1: Tensor,
-    nearest0: Nearest,
-    nearest1: Nearest,
-    image_size0: Tensor,
-    image_size1: Tensor,
-    expansion: float,
-    separation: bool = True,
+    view0: View, view1: View, nearest0: Nearest, nearest1: Nearest, expansion: float, separation: bool = True
 ) -> Selection:
-    """Seeds among the nearest-neighbour matches from image 0 (N, 2) to image 1 (M, 2).
+    """Seeds among the nearest-neighbour matches from image 0 to image 1, and the reach of their neighborhoods.
 
-    A seed is a mutual nearest neighbour and, with `separation`, the most distinctive one within R. image_size: (w, h).
+    A seed is a mutual nearest neighbour and, with `separation`, the most distinctive one within R.
     """
-    radius0, radius1 = seed_radius(image_size0), seed_radius(image_size1)
-    points0, points1 = points0.float(), points1.float()
+    radius0, radius1 = seed_radius(view0.size), seed_radius(view1.size)
+    points0, points1 = view0.points.float(), view1.points.float()
     eligible = mutual(nearest0, nearest1)  # (N,)
     seeds = select_seeds(points0, nearest0.ratio, eligible, radius0) if separation else eligible.nonzero()[:, 0]
     matched = points1[nearest0.index] if len(points1) else torch.zeros_like(points0)  # (N, 2)

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
+from linglue.io.exif import Exif, read_exif
 from linglue.types import ImageSize
 
 if TYPE_CHECKING:
@@ -141,13 +142,14 @@ def _estimated_cameras(
 ) -> dict[str, Any]:
     """Cameras with the focal length of EXIF, or a guess, for the mapper to refine."""
     exif = {
-        name: _read_exif(path)
+        name: read_exif(path)
         for name, path in tqdm(paths.items(), desc="cameras", unit="image", disable=None, leave=False)
     }
     keys = _sharing_keys(exif, sizes, config.sharing)
     focals: dict[tuple[object, ...], list[float]] = {key: [] for key in keys.values()}  # known ones, by camera
+    of_sensor: dict[object, float | None] = {}  # by EXIF camera
     for name, key in keys.items():
-        focal = exif[name].focal
+        focal = _focal(paths[name], exif[name], of_sensor)
         if focal is not None:
             focals[key].append(focal)
     pycolmap = quiet_pycolmap(_PURPOSE)
@@ -164,25 +166,24 @@ def _estimated_cameras(
     return {name: made[key] for name, key in keys.items()}
 
 
-@dataclass(frozen=True)
-class _Exif:
-    camera: str | None  # make, model, focal length and stored size in one text, as COLMAP compares them
-    focal: float | None  # pixels
-
-
-def _read_exif(path: Path) -> _Exif:
-    """COLMAP knows the sensors of many cameras, so it can do without the 35 mm equivalent."""
-    bitmap = quiet_pycolmap(_PURPOSE).Bitmap.read(path, as_rgb=False)
-    if bitmap is None:  # a format that COLMAP cannot read
-        return _Exif(None, None)
-    focal, longer = bitmap.exif_focal_length(), max(bitmap.width, bitmap.height)
+def _focal(path: Path, exif: Exif | None, of_sensor: dict[object, float | None]) -> float | None:
+    """Pixels, where EXIF tells; COLMAP knows the sensors of many cameras whose millimetres alone would not."""
+    if exif is None:
+        return None
+    focal = exif.focal
+    if focal is None and exif.focal_mm is not None and exif.camera is not None:
+        if exif.camera not in of_sensor:
+            bitmap = quiet_pycolmap(_PURPOSE).Bitmap.read(path, as_rgb=False)
+            of_sensor[exif.camera] = None if bitmap is None else bitmap.exif_focal_length()
+        focal = of_sensor[exif.camera]
+    longer = max(exif.size)
     if focal is not None and not FOCAL_RANGE[0] * longer <= focal <= FOCAL_RANGE[1] * longer:
-        focal = None  # nonsense in the file
-    return _Exif(bitmap.exif_camera_model(), focal)
+        return None  # nonsense in the file
+    return focal
 
 
 def _sharing_keys(
-    exif: Mapping[str, _Exif], sizes: Mapping[str, ImageSize], sharing: Sharing
+    exif: Mapping[str, Exif | None], sizes: Mapping[str, ImageSize], sharing: Sharing
 ) -> dict[str, tuple[object, ...]]:
     """Photographs with equal keys share a camera."""
     if sharing == "single":
@@ -197,8 +198,10 @@ def _sharing_keys(
         sizes_in.setdefault(folder, set()).add(sizes[name])
     keys: dict[str, tuple[object, ...]] = {}
     for name, folder in folders.items():
-        alone = exif[name].camera is None and len(sizes_in[folder]) > 1
-        keys[name] = (name,) if alone else (folder, sizes[name], exif[name].camera)
+        header = exif[name]
+        camera = None if header is None else header.camera
+        alone = camera is None and len(sizes_in[folder]) > 1
+        keys[name] = (name,) if alone else (folder, sizes[name], camera)
     return keys
 
 

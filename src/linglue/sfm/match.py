@@ -3,65 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from linglue.core.fingerprint import file_sha256, settings_hash
+from linglue.core.fingerprint import settings_hash
 from linglue.core.pool import run_all
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import Pair
-from linglue.matcher import Matcher
-from linglue.network.weights import find_weights, load_network
+from linglue.matcher import MatcherConfig
 from linglue.sfm.feature_store import FeatureStore
 from linglue.sfm.match_store import MatchStore
-from linglue.types import Features, FloatArray, IndexArray
+from linglue.types import FloatArray, IndexArray
 
 FEATURES_KEPT = 16  # images whose features a worker keeps in memory
-
-Found = tuple[IndexArray, FloatArray]  # (K, 2) indices into the two feature sets, (K,) scores
-Match = Callable[[Features, Features], Found]
-
-
-class Recipe(Protocol):
-    """A matcher that can be sent to another process and built there."""
-
-    def settings(self) -> Mapping[str, Any]:
-        """JSON values of all that decides its matches."""
-
-    def build(self) -> Match: ...
-
-
-@dataclass(frozen=True)
-class LinGlueRecipe:
-    """LinGlue, with the network of the package or with your own."""
-
-    features: str = "sift"
-    weights: Path | None = None
-    device: str = "cpu"
-
-    def settings(self) -> dict[str, Any]:
-        weights = self.weights or find_weights(self.features)
-        return {"linglue": version("linglue"), "weights_sha256": file_sha256(weights)}
-
-    def build(self) -> Match:
-        network, info = load_network(self.weights or find_weights(self.features), self.device)
-        if info.kind != self.features:
-            raise LinGlueError(
-                f"{self.weights}: network was made for {info.kind!r} features, these are {self.features!r}"
-            )
-        matcher = Matcher(None, network, info.kind, self.device)
-
-        def match(features0: Features, features1: Features) -> Found:
-            result = matcher.match(features0, features1)
-            return result.indices, result.scores
-
-        return match
 
 
 @dataclass(frozen=True)
@@ -75,22 +33,20 @@ class Matched:
 
 
 def match_pairs(
-    pairs: Sequence[Pair], recipe: Recipe, features: FeatureStore, store: MatchStore, workers: int = 1
+    pairs: Sequence[Pair], matcher: MatcherConfig, features: FeatureStore, store: MatchStore, workers: int = 1
 ) -> Matched:
     """Matches of all pairs into the store; those it has from the same features and settings stay."""
-    made_from, settings = features.made_from(), recipe.settings()
+    made_from, settings = features.made_from(), matcher.build().settings  # what it lacks is said before any work
     unknown = next((name for pair in pairs for name in pair if name not in made_from), None)
     if unknown is not None:
         raise LinGlueError(f"{features.path}: no features of {unknown!r}, they must be extracted first")
     fingerprints = {pair: settings_hash({**settings, "features": [made_from[name] for name in pair]}) for pair in pairs}
     done = store.made_from()
     missing = [pair for pair in pairs if done.get(pair) != fingerprints[pair]]
-    if missing:
-        recipe.build()  # what it lacks is said before any work
     bar = tqdm(total=len(pairs), initial=len(pairs) - len(missing), unit="pair", desc="match", disable=None)
     with bar:
-        for pair, (indices, scores, seconds) in run_all(partial(_make_worker, recipe, features.path), missing, workers):
-            store.put(pair, fingerprints[pair], indices, scores, seconds)
+        for pair, found in run_all(partial(_make_worker, matcher, features.path), missing, workers):
+            store.put(pair, fingerprints[pair], *found)
             bar.update()
     counts, seconds_of = store.counts(), store.seconds()
     return Matched(
@@ -101,13 +57,13 @@ def match_pairs(
     )
 
 
-def _make_worker(recipe: Recipe, features: Path) -> Callable[[Pair], tuple[IndexArray, FloatArray, float]]:
-    match, load = recipe.build(), lru_cache(FEATURES_KEPT)(FeatureStore(features).get)
+def _make_worker(config: MatcherConfig, features: Path) -> Callable[[Pair], tuple[IndexArray, FloatArray, float]]:
+    matcher, load = config.build(), lru_cache(FEATURES_KEPT)(FeatureStore(features).get)
 
     def work(pair: Pair) -> tuple[IndexArray, FloatArray, float]:
         features0, features1 = load(pair[0]), load(pair[1])
         start = time.perf_counter()
-        indices, scores = match(features0, features1)
-        return indices, scores, time.perf_counter() - start
+        found = matcher.match(features0, features1)
+        return found.indices, found.scores, time.perf_counter() - start
 
     return work

@@ -21,7 +21,8 @@ from linglue.geometry.colmap import colmap_from_pixel, quiet_pycolmap
 from linglue.io.colmap_database import DatabaseImage, check_database, open_database, read_features, read_images
 from linglue.io.colmap_matches import IdPair, MatchReplacer
 from linglue.io.pair_list import read_pairs
-from linglue.sfm.match import FEATURES_KEPT, Recipe
+from linglue.matcher import MatcherConfig
+from linglue.sfm.match import FEATURES_KEPT
 from linglue.types import Features
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class Rematched:
     inliers: int | None
 
 
-def match_database(path: str | Path, pairs: str | Path, recipe: Recipe, verify: bool = True) -> Rematched:
-    """Replace the matches of `pairs` in the database by those of `recipe`, and their two-view geometries.
+def match_database(path: str | Path, pairs: str | Path, matcher: MatcherConfig, verify: bool = True) -> Rematched:
+    """Replace the matches of `pairs` in the database by those of `matcher`, and their two-view geometries.
 
     `pairs`: "existing" (those the database has matches of), "exhaustive", or a pair list file. Each pair is replaced in
     one transaction and remembered with what it was made from: the next run goes on where a killed one was.
@@ -57,7 +58,7 @@ def match_database(path: str | Path, pairs: str | Path, recipe: Recipe, verify: 
     ):
         images = {image.image_id: image for image in read_images(database).values()}
         chosen = _choose(path, pairs, images, replacer)
-        made, matches = _match(path, chosen, images, recipe, database, replacer)
+        made, matches = _match(path, chosen, images, matcher, database, replacer)
         verified, inliers = _verify(chosen, images, database, replacer) if verify else (None, None)
     return Rematched(len(chosen), made, len(chosen) - made, matches, verified, inliers)
 
@@ -105,7 +106,7 @@ def _match(
     path: Path,
     pairs: Sequence[IdPair],
     images: Mapping[int, DatabaseImage],
-    recipe: Recipe,
+    matcher: MatcherConfig,
     database: pycolmap.Database,
     replacer: MatchReplacer,
 ) -> tuple[int, int]:
@@ -125,18 +126,16 @@ def _match(
     digests = {i: _digest(load(i)) for i in tqdm(used, desc="read features", unit="image", disable=None)}
     if not any(database.num_keypoints_for_image(image_id) for image_id in used):
         raise LinGlueError(f"{path}: its images have no keypoints, they must be extracted first")
-    settings = recipe.settings()
-    made_from = {pair: settings_hash({**settings, "features": [digests[i] for i in pair]}) for pair in pairs}
+    built = matcher.build()
+    made_from = {pair: settings_hash({**built.settings, "features": [digests[i] for i in pair]}) for pair in pairs}
     done = replacer.made_from()
     missing = [pair for pair in pairs if done.get(pair) != made_from[pair]]
-    if missing:
-        match = recipe.build()
     bar = tqdm(total=len(pairs), initial=len(pairs) - len(missing), desc="match", unit="pair", disable=None)
     with bar:
         for pair in missing:
             features0, features1 = load(pair[0]), load(pair[1])
             found = len(features0) > 0 and len(features1) > 0
-            indices = match(features0, features1)[0] if found else np.zeros((0, 2), np.int64)
+            indices = built.match(features0, features1).indices if found else np.zeros((0, 2), np.int64)
             replacer.put(*pair, made_from[pair], indices)
             bar.update()
     return len(missing), sum(len(database.read_matches(*pair)) for pair in pairs)

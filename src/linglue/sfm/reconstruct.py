@@ -15,11 +15,12 @@ from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.io.colmap_database import write_database
 from linglue.io.pair_list import Pair, write_pairs
+from linglue.matcher import MatcherConfig
 from linglue.sfm.cameras import CameraConfig, Cameras, assign_cameras
 from linglue.sfm.extract import ExtractConfig, Extracted, extract_photos
 from linglue.sfm.feature_store import FeatureStore
 from linglue.sfm.map import MappingConfig, build_model, verified_matches, verify_geometry
-from linglue.sfm.match import LinGlueRecipe, Recipe, match_pairs
+from linglue.sfm.match import match_pairs
 from linglue.sfm.match_store import MatchStore
 from linglue.sfm.pairs import PairsConfig, choose_pairs
 from linglue.sfm.places import first_at_place, merge_places
@@ -39,7 +40,7 @@ class ReconstructConfig:
     pairs: PairsConfig = field(default_factory=PairsConfig)
     pair_list: Path | None = None  # for the method `list`
     positions: Path | None = None  # for the method `positions`; None: EXIF
-    recipe: Recipe = field(default_factory=LinGlueRecipe)
+    matcher: MatcherConfig = field(default_factory=MatcherConfig)
     cameras: CameraConfig = field(default_factory=CameraConfig)
     mapping: MappingConfig = field(default_factory=MappingConfig)
     masks: Path | None = None
@@ -60,7 +61,7 @@ def reconstruct(images: Path, work: Workspace, config: ReconstructConfig | None 
             pairs = _choose(config, found, extracted, features)
             write_pairs(work.pairs, pairs)
         with watch.stage("match"):
-            match_pairs(pairs, config.recipe, features, matches, config.workers)
+            match_pairs(pairs, config.matcher, features, matches, config.workers)
         paths = {photo.name: photo.path for photo in extracted.photos}
         sizes = features.sizes()
         cameras = assign_cameras(paths, {name: sizes[name] for name in paths}, config.cameras)
@@ -181,7 +182,7 @@ def _settings(config: ReconstructConfig) -> dict[str, Any]:
     return {
         "extract": config.extract.settings(),
         "pairs": asdict(config.pairs),
-        "matcher": dict(config.recipe.settings()),
+        "matcher": dict(config.matcher.build().settings),
         "cameras": asdict(config.cameras),
         "mapping": asdict(config.mapping),
     }

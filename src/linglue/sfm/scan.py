@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image as PillowImage
 from tqdm import tqdm
 
 from linglue.core.fingerprint import file_sha256
 from linglue.errors import LinGlueError
+from linglue.io.exif import UPRIGHT, read_exif
 from linglue.io.images import IMAGE_SUFFIXES
 from linglue.sfm.feature_store import FeatureStore
-
-ORIENTATION = 274  # the EXIF tag
-UPRIGHT = 1
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,8 @@ def survey(folder: Path, store: FeatureStore, masks: Path | None = None, besides
             duplicates.add(name)
             continue
         first_of[sha256] = name
-        if _is_turned(path):
+        exif = read_exif(path)
+        if exif is not None and exif.orientation != UPRIGHT:
             notes.append(f"{name}: turned upright as its EXIF says")
         mask = None if masks is None else _mask_of(name, masks)
         photos.append(Photo(name, path, sha256, mask, None if mask is None else _sha256(mask, store)))
@@ -108,11 +106,3 @@ def _sha256(path: Path, store: FeatureStore) -> str:
         known = file_sha256(path)
         store.remember_sha256(path, known)
     return known
-
-
-def _is_turned(path: Path) -> bool:
-    try:
-        with PillowImage.open(path) as image:
-            return bool(image.getexif().get(ORIENTATION, UPRIGHT) != UPRIGHT)
-    except Exception:  # what is wrong with a damaged file is said when it is decoded
-        return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,7 @@ class Objective(nn.Module):
 
     def _loss(self, x0: Tensor, x1: Tensor, truth0: Tensor, truth1: Tensor, coarse0: Tensor, coarse1: Tensor) -> Tensor:
         if self.config.loss == "transport":
-            return transport_loss(x0, x1, truth0, truth1, self.network.dustbin)
+            return transport_loss(x0, x1, truth0, truth1, cast(Tensor, self.network.dustbin))
         if not (truth0 >= 0).any():  # unrelated images: nothing to rank
             return (x0.sum() + x1.sum()) * 0
         if self.config.loss == "contrastive":

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from linglue.matching.distance import mutual_matches
+from linglue.matching.baselines import mutual_matches
 from linglue.matching.nearest import nearest_both_ways
 from linglue.training.sources.pairs import IGNORE
 

@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
-from linglue.io.images import Image, ImageSource, as_image, resize_points, to_grey
+from linglue.geometry.pixels import resize_points
+from linglue.io.images import Image, ImageSource, as_image, to_grey
 from linglue.types import FloatArray
 
 MAX_WIDTH = 1600  # pixels of a canvas: two photographs fit a screen

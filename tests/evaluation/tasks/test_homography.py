@@ -15,10 +15,10 @@ from linglue.cli import eval as command
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS, RobustSettings
 from linglue.evaluation.methods import Method, MethodOptions, make_method
-from linglue.evaluation.metrics import project
 from linglue.evaluation.store import Extraction, Pair, Prediction, Store, load_prediction
 from linglue.evaluation.tasks import homography
 from linglue.evaluation.tasks.homography import HomographyPair, load_pairs, score_pair
+from linglue.geometry.homography import apply
 from linglue.types import ImageSize
 
 SIZE = ImageSize(400, 300)
@@ -66,7 +66,7 @@ def test_matching_accuracy_of_known_errors() -> None:
     truth = np.array([[0.9, 0.1, 20], [-0.05, 1.1, -8], [1e-4, -5e-5, 1]])
     points0 = np.random.default_rng(0).uniform(20, 280, (40, 2))
     errors = np.repeat([0.5, 2.5, 6.5, 50], 10)
-    points1 = project(truth, points0) + np.stack([errors, np.zeros(40)], axis=1)
+    points1 = apply(truth, points0) + np.stack([errors, np.zeros(40)], axis=1)
     pair = HomographyPair(Pair("v_x", Path("1.png"), Path("2.png")), "viewpoint", truth)
     score = score_pair(pair, _prediction(points0, points1), [], RobustSettings(3))
     assert score.matches == 40 and score.correct == 20
@@ -80,7 +80,7 @@ def test_estimators_find_the_homography_and_survive_little_input(name: str) -> N
     truth = np.array([[0.9, 0.1, 20], [-0.05, 1.1, -8], [1e-4, -5e-5, 1]])
     rng = np.random.default_rng(0)
     points0 = rng.uniform(0, 400, (100, 2))
-    points1 = project(truth, points0)
+    points1 = apply(truth, points0)
     points1[:30] = rng.uniform(0, 400, (30, 2))
     pair = HomographyPair(Pair("v_x", Path("1.png"), Path("2.png")), "viewpoint", truth)
     score = score_pair(pair, _prediction(points0, points1), [name], RobustSettings(3))

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from linglue.errors import LinGlueError
+from linglue.geometry.camera import Camera, View
+from linglue.geometry.colmap import colmap_from_pixel
+from linglue.geometry.pose import Pose
 from linglue.io.images import Image
 from linglue.training.sources.megadepth import MegaDepth, MegaDepthConfig
 from linglue.training.sources.pairs import grid_points, shared
 from linglue.training.sources.parallax import DepthMapper
-from linglue.training.sources.scene import Camera, Geometry, colour, quad, see
+from linglue.training.sources.scene import Geometry, colour, quad, see
 from linglue.training.sources.warp import pyramid
 from linglue.types import ImageSize
 from training.agreement import best_shift, patch_correlations
@@ -24,9 +27,10 @@ SIZE = ImageSize(320, 240)
 DEPTHS = "phoenix/S6/zl548/MegaDepth_v1/{}/dense0/depths/{}.h5"
 
 
-def camera(x: float, angle: float) -> Camera:
+def view_from(x: float, angle: float) -> View:
     c, s = np.cos(angle), np.sin(angle)
-    return Camera(SIZE, 300.0, np.array([[c, 0, -s], [0, 1, 0], [s, 0, c]]), np.array([x, 0.1 * x, 0.0]))
+    rotation = np.array([[c, 0, -s], [0, 1, 0], [s, 0, c]])
+    return View(Camera.centred(SIZE, 300.0), Pose.at(rotation, np.array([x, 0.1 * x, 0.0])))
 
 
 def render(photos: list[Image]) -> tuple[list[Geometry], list[Image]]:
@@ -35,7 +39,7 @@ def render(photos: list[Image]) -> tuple[list[Geometry], list[Image]]:
         quad(pyramid(photos[0]), np.array([-4.0, -4, 5]), np.array([8.0, 0, 1]), np.array([0, 8.0, 0])),
         quad(pyramid(photos[1]), np.array([-0.6, -0.8, 3]), np.array([1.5, 0, 0]), np.array([0, 1.5, 0])),
     ]
-    views = [see(surfaces, camera(*place)) for place in ((0.0, 0.0), (0.7, 0.1), (-0.6, -0.12))]
+    views = [see(surfaces, view_from(*place)) for place in ((0.0, 0.0), (0.7, 0.1), (-0.6, -0.12))]
     sky = np.zeros((SIZE.height, SIZE.width, 3), dtype=np.uint8)
     return views, [colour(surfaces, view, sky) for view in views]
 
@@ -53,10 +57,9 @@ def write_scene(root: Path, name: str, views: list[Geometry], images: list[Image
         depth[:20] = 0  # not reconstructed
         with h5py.File(root / depth_paths[-1], "w") as file:
             file["depth"] = depth.astype(np.float32)
-        k = view.camera.matrix.copy()
-        k[:2, 2] += 0.5  # COLMAP's convention
-        pose = np.eye(4)
-        pose[:3, :3], pose[:3, 3] = view.camera.rotation, -view.camera.rotation @ view.camera.centre
+        k = view.view.camera.matrix.copy()
+        k[:2, 2] = colmap_from_pixel(k[:2, 2])
+        pose = np.vstack([view.view.cam_from_world.matrix, [0, 0, 0, 1]])
         intrinsics.append(k)
         poses.append(pose)
     overlap = np.full((4, 4), -1.0)

@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from linglue.geometry.camera import Camera, View
+from linglue.geometry.pose import Pose
 from linglue.training.sources.pairs import ImagePair, grid_points, inside, shared
 from linglue.training.sources.parallax import DepthMapper, ParallaxConfig, ParallaxGenerator, doubtful_pixels
 from linglue.training.sources.photometric import PhotometricConfig
-from linglue.training.sources.scene import NOTHING, Camera, colour, quad, relief, see
+from linglue.training.sources.scene import NOTHING, colour, quad, relief, see
 from linglue.training.sources.warp import pyramid
 from linglue.types import ImageSize
 from training.agreement import best_shift, patch_correlations
@@ -24,8 +26,8 @@ def turned(angle: float) -> np.ndarray:
     return np.array([[c, 0, -s], [0, 1, 0], [s, 0, c]])
 
 
-LEFT = Camera(SIZE, 300.0, np.eye(3), np.zeros(3))
-RIGHT = Camera(SIZE, 330.0, turned(0.15), np.array([1.0, 0.1, 0.2]))
+LEFT = View(Camera.centred(SIZE, 300.0), Pose.at(np.eye(3), np.zeros(3)))
+RIGHT = View(Camera.centred(SIZE, 330.0), Pose.at(turned(0.15), np.array([1.0, 0.1, 0.2])))
 
 
 def pair_of(surfaces) -> ImagePair:
@@ -58,7 +60,7 @@ def test_slanted_wall_by_plane_geometry(photos):
     np.testing.assert_allclose(mapped, expected, atol=1e-6)
     np.testing.assert_array_equal(visible, inside(expected, pair.image1))
     # Triangulating what was mapped returns the plane.
-    ray1 = np.column_stack([(mapped - [159.5, 119.5]) / 330, np.ones(len(mapped))]) @ RIGHT.rotation
+    ray1 = np.column_stack([(mapped - [159.5, 119.5]) / 330, np.ones(len(mapped))]) @ RIGHT.cam_from_world.rotation
     for ray0, other, point in zip(rays[visible], ray1[visible], points[visible], strict=True):
         depths = np.linalg.lstsq(np.column_stack([ray0, -other]), RIGHT.centre, rcond=None)[0]
         np.testing.assert_allclose(ray0 * depths[0], point, atol=1e-6)
@@ -100,7 +102,7 @@ def test_occlusion(photos):
 
 def test_front_wall_seen_from_behind_is_not_drawn(photos):
     surface = wall(pyramid(photos[0]), 5, 4)
-    behind = Camera(SIZE, 300.0, np.diag([-1.0, 1, -1]), np.array([0, 0, 10.0]))
+    behind = View(Camera.centred(SIZE, 300.0), Pose.at(np.diag([-1.0, 1, -1]), np.array([0, 0, 10.0])))
     assert (see([surface], LEFT).face == 0).any()
     assert (see([surface], behind).face == NOTHING).all()
 

@@ -19,9 +19,10 @@ from tqdm import tqdm
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS, RobustSettings
 from linglue.evaluation.methods import Method
-from linglue.evaluation.metrics import auc, corner_error, reprojection_errors, share_within
+from linglue.evaluation.metrics import auc, share_within
 from linglue.evaluation.report import Table, percent, relative
 from linglue.evaluation.store import PROGRESS_DELAY, Pair, Prediction, Store, load_prediction
+from linglue.geometry.homography import corner_error, reprojection_errors
 from linglue.io.images import IMAGE_SUFFIXES
 
 # Left out by D2-Net, and so by everyone since, as their images are too large for some methods.

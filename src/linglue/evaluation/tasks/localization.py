@@ -25,11 +25,11 @@ from linglue.evaluation.known_poses import (
     views_of,
     write_known_database,
 )
-from linglue.evaluation.metrics import rotation_error
 from linglue.evaluation.recipes import MethodRecipe
 from linglue.evaluation.report import Table, percent
-from linglue.geometry.pose import Pose, read_poses, write_poses
+from linglue.geometry.pose import Pose, rotation_error
 from linglue.io.pair_list import Pair, make_pair
+from linglue.io.poses import read_poses, write_poses
 from linglue.localization.absolute_pose import ModelPoints, PoseConfig, PoseEstimate, estimate_pose
 from linglue.sfm.cameras import read_intrinsics
 from linglue.sfm.extract import ExtractConfig, extract_photos

@@ -1,8 +1,7 @@
 """Real scenes with known cameras: relative pose AUC and epipolar precision.
 
-A scene is a folder with `images/` and `gt/IMAGE.txt`: width height, K (3x3), R (3x3) and t (3) with cam_from_world;
-lines that begin with # are comments. Pixel centres are at integers. Pixel thresholds are meant at a longer side of
-`REFERENCE_SIDE` and scaled to each original image, so that the size of the originals does not matter.
+A scene is a folder with `images/` and `gt/IMAGE.txt` (see `linglue.io.views`). Pixel thresholds are meant at a longer
+side of `REFERENCE_SIDE` and scaled to each original image, so that the size of the originals does not matter.
 """
 
 from __future__ import annotations
@@ -13,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import RobustSettings, relative_pose
 from linglue.evaluation.methods import Method
-from linglue.evaluation.metrics import auc, direction_error, epipolar_distances, fundamental_matrix, rotation_error
+from linglue.evaluation.metrics import auc
 from linglue.evaluation.report import Table, percent, relative
 from linglue.evaluation.store import PROGRESS_DELAY, Pair, Prediction, Store, load_prediction
+from linglue.geometry.camera import Camera, View
+from linglue.geometry.epipolar import epipolar_distances, fundamental_matrix
+from linglue.geometry.pose import Pose, direction_error, rotation_error
 from linglue.io.images import IMAGE_SUFFIXES
-from linglue.types import ImageSize
+from linglue.io.views import read_view
 
 REFERENCE_SIDE = 1024  # pixels of the longer side at which thresholds are meant
 CORRECT = 3.0  # pixels: farther from its epipolar line in either image, a match is wrong
@@ -32,37 +33,17 @@ ESTIMATOR_THRESHOLD = 1.0  # pixels
 
 
 @dataclass(frozen=True, eq=False)
-class Camera:
-    """A calibrated view: x = K (R X + t)."""
-
-    size: ImageSize
-    k: NDArray[np.float64]  # (3, 3) pixels of the original image
-    rotation: NDArray[np.float64]  # (3, 3) cam_from_world
-    translation: NDArray[np.float64]  # (3,) cam_from_world
-
-    @property
-    def scale(self) -> float:
-        """Original pixels per pixel at the reference size."""
-        return max(self.size) / REFERENCE_SIDE
-
-
-@dataclass(frozen=True, eq=False)
 class PosePair:
-    """Two views of a scene and their cameras."""
+    """Two images of a scene and where they were taken."""
 
     pair: Pair
-    camera0: Camera
-    camera1: Camera
+    view0: View
+    view1: View
 
     @property
-    def rotation(self) -> NDArray[np.float64]:
-        """(3, 3) of 1_from_0."""
-        return self.camera1.rotation @ self.camera0.rotation.T
-
-    @property
-    def translation(self) -> NDArray[np.float64]:
-        """(3,) of 1_from_0, in the unit of the scene."""
-        return self.camera1.translation - self.rotation @ self.camera0.translation
+    def one_from_zero(self) -> Pose:
+        """The true relative pose, in the unit of the scene."""
+        return self.view1.from_view(self.view0)
 
 
 @dataclass(frozen=True)
@@ -99,13 +80,13 @@ def load_scene(scene: Path, max_gap: int) -> list[PosePair]:
     images = sorted(p for p in (scene / "images").iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
     if len(images) < 2:
         raise LinGlueError(f"{scene / 'images'}: holds {len(images)} images, expected at least 2")
-    cameras = [read_camera(scene / "gt" / f"{image.name}.txt") for image in images]
+    views = [read_view(scene / "gt" / f"{image.name}.txt") for image in images]
     group = scene.resolve().name
     pairs = []
     for i in range(len(images)):
         for j in range(i + 1, min(i + 1 + max_gap, len(images))):
-            pair = PosePair(Pair(group, images[i], images[j]), cameras[i], cameras[j])
-            if np.linalg.norm(pair.translation) < 1e-9:
+            pair = PosePair(Pair(group, images[i], images[j]), views[i], views[j])
+            if np.linalg.norm(pair.one_from_zero.translation) < 1e-9:
                 raise LinGlueError(
                     f"{scene}: {images[i].name} and {images[j].name} were taken from one place, "
                     "expected pairs with a baseline"
@@ -114,29 +95,10 @@ def load_scene(scene: Path, max_gap: int) -> list[PosePair]:
     return pairs
 
 
-def read_camera(path: Path) -> Camera:
-    """The camera in a gt file."""
-    layout = "width height, K (3x3), R (3x3), t (3)"
-    if not path.is_file():
-        raise LinGlueError(f"{path}: no such file, every image needs its camera: {layout}")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        values = np.array(" ".join(line for line in lines if not line.lstrip().startswith("#")).split(), np.float64)
-    except (OSError, ValueError) as error:
-        raise LinGlueError(f"{path}: not a text file of numbers, expected {layout}") from error
-    if values.size != 23 or not np.isfinite(values).all():
-        raise LinGlueError(f"{path}: holds {values.size} numbers, expected the 23 finite ones of {layout}")
-    k, rotation = values[2:11].reshape(3, 3), values[11:20].reshape(3, 3)
-    if min(k[0, 0], k[1, 1]) <= 0 or np.abs([k[1, 0], k[2, 0], k[2, 1], k[2, 2] - 1]).max() > 1e-9:
-        raise LinGlueError(f"{path}: K is {k.tolist()}, expected [[fx, s, cx], [0, fy, cy], [0, 0, 1]]")
-    if np.abs(rotation @ rotation.T - np.eye(3)).max() > 1e-3 or np.linalg.det(rotation) < 0:
-        raise LinGlueError(f"{path}: R is {rotation.tolist()}, expected a rotation matrix")
-    return Camera(ImageSize(int(values[0]), int(values[1])), k, rotation, values[20:])
-
-
 def score_pair(truth: PosePair, prediction: Prediction, robust: RobustSettings) -> PairScore:
     """`robust.threshold` is in pixels at the reference size, like CORRECT."""
-    camera0, camera1 = truth.camera0, truth.camera1
+    camera0, camera1 = truth.view0.camera, truth.view1.camera
+    scale0, scale1 = _scale(camera0), _scale(camera1)
     for image, camera, size in (
         (truth.pair.image0, camera0, prediction.image_size0),
         (truth.pair.image1, camera1, prediction.image_size1),
@@ -146,22 +108,14 @@ def score_pair(truth: PosePair, prediction: Prediction, robust: RobustSettings) 
                 f"{image}: image is {size[0]}x{size[1]} pixels, its camera was calibrated for "
                 f"{camera.size[0]}x{camera.size[1]}; expected the same size"
             )
-    fundamental = fundamental_matrix(camera0.k, camera1.k, truth.rotation, truth.translation)
+    fundamental = fundamental_matrix(truth.view0, truth.view1)
     distance0, distance1 = epipolar_distances(fundamental, prediction.points0, prediction.points1)
-    distance = np.maximum(distance0 / camera0.scale, distance1 / camera1.scale)  # (K,) pixels at the reference size
+    distance = np.maximum(distance0 / scale0, distance1 / scale1)  # (K,) pixels at the reference size
     rotation = translation = float("inf")
-    pose = relative_pose(
-        prediction.points0,
-        prediction.points1,
-        camera0.k,
-        camera1.k,
-        (camera0.size, camera1.size),
-        robust,
-        scale=(camera0.scale + camera1.scale) / 2,
-    )
+    pose = relative_pose(prediction.points0, prediction.points1, camera0, camera1, robust, scale=(scale0 + scale1) / 2)
     if pose is not None:
-        rotation = rotation_error(pose.rotation, truth.rotation)
-        translation = direction_error(pose.translation, truth.translation)
+        rotation = rotation_error(pose.rotation, truth.one_from_zero.rotation)
+        translation = direction_error(pose.translation, truth.one_from_zero.translation)
     return PairScore(
         truth.pair.name,
         truth.pair.group,
@@ -172,6 +126,11 @@ def score_pair(truth: PosePair, prediction: Prediction, robust: RobustSettings) 
         translation,
         prediction.seconds,
     )
+
+
+def _scale(camera: Camera) -> float:
+    """Original pixels per pixel at the reference size."""
+    return max(camera.size) / REFERENCE_SIDE
 
 
 def score(

@@ -41,6 +41,7 @@ BASE = "linglue"  # the method whose time others are compared with
 _MODEL_CODE = (
     "evaluation/colmap_sift.py",
     "geometry/colmap.py",
+    "geometry/pixels.py",
     "io/colmap_database.py",
     "sfm/map.py",
     "sfm/places.py",
@@ -130,7 +131,7 @@ def _by_method(
 ) -> ModelScore:
     """The score of a matcher, with all of our pipeline around it."""
     config = ReconstructConfig(
-        extract=how.extract, recipe=recipe, cameras=cameras, mapping=how.mapping, workers=how.workers, pictures=False
+        extract=how.extract, matcher=recipe, cameras=cameras, mapping=how.mapping, workers=how.workers, pictures=False
     )
     before = _written(work.summary)
     try:

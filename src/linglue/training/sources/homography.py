@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linglue.errors import LinGlueError
+from linglue.geometry.camera import Camera
+from linglue.geometry.homography import apply
 from linglue.io.images import Image
 from linglue.training.sources.pairs import Flags, ImagePair, Points, grid_points
 from linglue.training.sources.photometric import PhotometricConfig, perturb
 from linglue.training.sources.photos import Deck
-from linglue.training.sources.warp import Matrix, apply, fill, mosaic, pyramid, warp
+from linglue.training.sources.warp import Matrix, fill, mosaic, pyramid, warp
 from linglue.types import ImageSize
 
 ATTEMPTS = 1000  # times a whole arrangement is drawn before giving up; some photographs allow few
@@ -62,8 +64,8 @@ class _PlaneMapper:
     size_b: ImageSize
 
     def __call__(self, points: Points) -> tuple[Points, Flags]:
-        on_canvas = apply(self.canvas_from_a, np.asarray(points, dtype=np.float64))
-        mapped = apply(self.b_from_canvas, on_canvas)
+        on_canvas = apply(self.canvas_from_a, points, front_only=True)
+        mapped = apply(self.b_from_canvas, on_canvas, front_only=True)
         limit = np.array(self.canvas_size) - 1
         depth = np.minimum(on_canvas, limit - on_canvas).min(axis=1)  # distance to the edge of the canvas
         frame = (mapped >= 0).all(axis=1) & (mapped <= np.array(self.size_b) - 1).all(axis=1)
@@ -150,10 +152,9 @@ class HomographyGenerator:
         centre = rng.uniform(margin, np.array(canvas) - margin)
         rotation = _rotation_z(roll) @ _rotation_z(direction) @ _rotation_x(tilt) @ _rotation_z(-direction)
         pose = np.stack([rotation[:, 0], rotation[:, 1], [0, 0, focal / scale]], axis=1)  # camera from canvas - centre
-        camera = np.array([[focal, 0, (size.width - 1) / 2], [0, focal, (size.height - 1) / 2], [0, 0, 1]])
         shift = np.array([[1, 0, -centre[0]], [0, 1, -centre[1]], [0, 0, 1]])
-        view = _View(size, camera @ pose @ shift)
-        seen = apply(view.canvas_from_view, grid_points(*size, 12))
+        view = _View(size, Camera.centred(size, focal).matrix @ pose @ shift)
+        seen = apply(view.canvas_from_view, grid_points(*size, 12), front_only=True)
         if np.isnan(seen).any():  # the horizon is in the frame
             return None
         covered = ((seen >= 0) & (seen <= np.array(canvas) - 1)).all(axis=1).mean()

@@ -20,10 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linglue.errors import LinGlueError
+from linglue.geometry.camera import Array, Camera, View
+from linglue.geometry.pixels import resize_points
+from linglue.geometry.pose import Pose
 from linglue.io.images import Image, read_image, shrink
 from linglue.training.sources.megadepth_info import SceneInfo, read_scene_info
 from linglue.training.sources.pairs import Flags, ImagePair, Points
-from linglue.training.sources.pinhole import Array, Pinhole, resized
 from linglue.types import ImageSize
 
 GLUE_FACTORY_DEPTHS = "depth_undistorted"
@@ -117,11 +119,9 @@ class MegaDepth:
             sizes = [f"{shape[1]}x{shape[0]}" for shape in (image.shape, depth.shape)]
             raise LinGlueError(f"{image_path}: image is {sizes[0]}, its depth map {sizes[1]}; expected the same shape")
         image = shrink(image, self.config.longer_side)
-        size = ImageSize(image.shape[1], image.shape[0])
-        scale = np.array(size) / [depth.shape[1], depth.shape[0]]
-        pose = scene.poses[number]
-        camera = Pinhole(size, resized(scene.intrinsics[number], scale), pose[:3, :3], pose[:3, 3])
-        return image, StereoView(camera, depth)
+        camera = Camera(ImageSize(depth.shape[1], depth.shape[0]), scene.intrinsics[number])
+        camera = camera.resized(ImageSize(image.shape[1], image.shape[0]))
+        return image, StereoView(View(camera, Pose.from_matrix(scene.poses[number])), depth)
 
 
 def _either_way(pair: NDArray[np.int64], rng: np.random.Generator) -> tuple[int, int]:
@@ -148,16 +148,16 @@ def _read_depth(root: Path, named: str, image: Path) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, eq=False)
 class StereoView:
-    """A camera and its depth map, which may be of another size than its image."""
+    """A view and its depth map, which may be of another size than its image."""
 
-    camera: Pinhole
+    view: View
     depth_map: NDArray[np.float32]  # (h, w), 0 where unknown
 
     def depth_at(self, pixels: Array) -> Array:
         """(N,) depth between pixels; NaN where one of the four around is unknown, or they lie across an edge."""
         height, width = self.depth_map.shape
-        scale = np.array([width, height]) / self.camera.size
-        at = np.clip((pixels + 0.5) * scale - 0.5, 0, [width - 1, height - 1])
+        scale = np.array([width, height]) / self.view.camera.size
+        at = np.clip(resize_points(pixels, scale), 0, [width - 1, height - 1])
         low = np.minimum(np.floor(at).astype(np.int64), [width - 2, height - 2])
         corners = np.stack([self.depth_map[low[:, 1] + y, low[:, 0] + x] for y in (0, 1) for x in (0, 1)], axis=1)
         x, y = (at - low).T
@@ -178,9 +178,9 @@ class StereoMapper:
     def __call__(self, points: Points) -> tuple[Points, Flags]:
         start: Array = np.asarray(points, dtype=np.float64)
         depth = self.a.depth_at(start)
-        known = np.isfinite(depth) & self.a.camera.framed(start)
-        mapped, expected = self.b.camera.project(self.a.camera.lift(start, np.where(known, depth, 1.0)))
-        framed = known & self.b.camera.framed(mapped)
+        known = np.isfinite(depth) & self.a.view.camera.framed(start)
+        mapped, expected = self.b.view.project(self.a.view.lift(start, np.where(known, depth, 1.0)))
+        framed = known & self.b.view.camera.framed(mapped)
         seen = self.b.depth_at(np.where(framed[:, None], mapped, 0.0))
         # Where b should see the point and instead sees something farther, one of the two depths is wrong.
         ratio = np.where(framed, np.nan_to_num(seen, nan=np.inf) / np.where(framed, expected, 1.0), 1.0)

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linglue.errors import LinGlueError
+from linglue.geometry.camera import BEHIND, Camera, View
+from linglue.geometry.pose import Pose
 from linglue.io.images import Image
 from linglue.training.sources.pairs import Flags, ImagePair, Points, grid_points
 from linglue.training.sources.photometric import PhotometricConfig, perturb
 from linglue.training.sources.photos import Deck
-from linglue.training.sources.scene import NOTHING, Camera, Geometry, colour, see
+from linglue.training.sources.scene import NEAR, NOTHING, Geometry, colour, see
 from linglue.training.sources.warp import fill
 from linglue.training.sources.world import World, WorldConfig, build_world
 from linglue.types import ImageSize
@@ -57,8 +59,7 @@ class DepthMapper:
         face = np.where(framed_a, self.a.face[pixel[:, 1], pixel[:, 0]], NOTHING)
         known = (face != NOTHING) & ~self.doubtful_a[pixel[:, 1], pixel[:, 0]]
         inverse_depth = np.where(known, _inverse_depth(start, face, self.a), 1.0)
-        mapped, depth = self.b.camera.project(self.a.camera.lift(start, inverse_depth))
-        mapped = np.nan_to_num(mapped, nan=-1e6)  # behind the camera is just out of frame
+        mapped, depth = self.b.view.project(self.a.view.lift(start, 1 / inverse_depth), NEAR)
 
         target, framed_b = _pixels(mapped, self.b)
         face_b = self.b.face[target[:, 1], target[:, 0]]
@@ -66,16 +67,16 @@ class DepthMapper:
         seen = np.abs(_inverse_depth(mapped, face_b, self.b) * depth - 1) < TOLERANCE
         doubtful = framed_b & self.doubtful_b[target[:, 1], target[:, 0]]
         sky = framed_a & (face == NOTHING)  # certainly without a partner
-        mapped[sky] = -1e6
+        mapped[sky] = BEHIND
         mapped[~sky & (~known | doubtful)] = np.nan
         return mapped, known & framed_b & ~doubtful & same & seen
 
 
 def _pixels(points: Points, geometry: Geometry) -> tuple[NDArray[np.int64], Flags]:
     """(N, 2) the pixel that holds each point, clipped to the image, and (N,) whether it is in the frame."""
-    limit = np.array(geometry.camera.size) - 1
-    framed = np.asarray(((points >= 0) & (points <= limit)).all(axis=1))
-    return np.clip(np.rint(np.nan_to_num(points)), 0, limit).astype(np.int64), framed
+    camera = geometry.view.camera
+    pixels = np.clip(np.rint(np.nan_to_num(points)), 0, np.array(camera.size) - 1).astype(np.int64)
+    return pixels, camera.framed(points)
 
 
 def _inverse_depth(points: Points, face: NDArray[np.int32], geometry: Geometry) -> NDArray[np.float64]:
@@ -129,13 +130,13 @@ class ParallaxGenerator:
                 return (zero, one) if rng.random() < 0.5 else (one, zero)
         return None
 
-    def _first_camera(self, rng: np.random.Generator) -> Camera:
+    def _first_camera(self, rng: np.random.Generator) -> View:
         size = self._size(rng)
         azimuth, elevation = np.deg2rad(rng.uniform(-30, 30)), np.deg2rad(rng.uniform(-5, 30))
         focal = max(size) * rng.uniform(0.9, 1.5)
         return _orbit(size, focal, azimuth, elevation, rng.uniform(6.0, 9.0), 0.1 * self._roll(rng), rng)
 
-    def _second_camera(self, first: Camera, roll: float, effort: float, rng: np.random.Generator) -> Camera:
+    def _second_camera(self, first: View, roll: float, effort: float, rng: np.random.Generator) -> View:
         """Moved around the scene, closer or farther, by up to `effort` (0 to 1) of what is allowed, and rolled."""
         size = self._size(rng)
         x, y, z = first.centre
@@ -145,7 +146,7 @@ class ParallaxGenerator:
         elevation = np.clip(np.arcsin(-y / distance) + rng.normal(0, 0.25 * effort), -0.1, 0.9)
         zoom = self.config.zoom ** rng.uniform(-effort, effort)
         nearer = float(np.clip(distance / zoom ** rng.uniform(0.3, 1), 4.8, 14.0))
-        focal = zoom * first.focal * nearer / distance
+        focal = zoom * first.camera.focal * nearer / distance
         focal = float(np.clip(focal, 0.7 * max(size), 3.0 * max(size)))
         return _orbit(size, focal, float(azimuth), float(elevation), nearer, roll, rng)
 
@@ -168,7 +169,7 @@ class ParallaxGenerator:
     ) -> ImagePair:
         zero, one = views
         images = [
-            perturb(colour(world.surfaces, view, _sky(view.camera.size, deck, rng)), rng, self.config.photometric)
+            perturb(colour(world.surfaces, view, _sky(view.view.camera.size, deck, rng)), rng, self.config.photometric)
             for view in views
         ]
         doubtful = [doubtful_pixels(view) for view in views]
@@ -188,7 +189,7 @@ def _orbit(
     distance: float,
     roll: float,
     rng: np.random.Generator,
-) -> Camera:
+) -> View:
     """A camera at the given place around the origin (angles in radians) that looks about there."""
     level = np.array([np.sin(azimuth), 0, -np.cos(azimuth)])
     centre = distance * (np.cos(elevation) * level + np.sin(elevation) * np.array([0, -1, 0]))
@@ -199,13 +200,15 @@ def _orbit(
     right /= np.linalg.norm(right)
     upright = np.stack([right, np.cross(forward, right), forward])
     c, s = np.cos(roll), np.sin(roll)
-    return Camera(size, focal, np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]]) @ upright, centre)
+    rotation = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]]) @ upright
+    return View(Camera.centred(size, focal), Pose.at(rotation, centre))
 
 
-def _shrunk(camera: Camera) -> Camera:
+def _shrunk(view: View) -> View:
     """The same view in a tenth of the pixels per side."""
-    size = ImageSize(camera.size.width // 10, camera.size.height // 10)
-    return Camera(size, camera.focal * size.width / camera.size.width, camera.rotation, camera.centre)
+    old = view.camera.size
+    size = ImageSize(old.width // 10, old.height // 10)
+    return View(Camera.centred(size, view.camera.focal * size.width / old.width), view.cam_from_world)
 
 
 def _overlap(zero: Geometry, one: Geometry) -> float:
@@ -213,7 +216,7 @@ def _overlap(zero: Geometry, one: Geometry) -> float:
     shares = []
     for a, b in ((zero, one), (one, zero)):
         sure_a, sure_b = (np.zeros(g.face.shape, dtype=np.bool_) for g in (a, b))
-        shares.append(DepthMapper(a, b, sure_a, sure_b)(grid_points(*a.camera.size, 16))[1].mean())
+        shares.append(DepthMapper(a, b, sure_a, sure_b)(grid_points(*a.view.camera.size, 16))[1].mean())
     return float(np.sqrt(shares[0] * shares[1]))
 
 

@@ -14,6 +14,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from linglue.geometry.camera import View
+from linglue.geometry.pixels import corner_from_pixel, pixel_from_corner
 from linglue.io.images import Image
 from linglue.training.sources.warp import level_limits, linear, warp_level
 from linglue.types import ImageSize
@@ -22,35 +24,6 @@ Vectors = NDArray[np.float64]
 NEAR = 0.05  # closest drawn depth, in units of the world
 SHIFT = 4  # fractional bits of polygon corners
 NOTHING = -1  # face number of the sky
-
-
-@dataclass(frozen=True, eq=False)
-class Camera:
-    """A pinhole camera."""
-
-    size: ImageSize
-    focal: float  # pixels
-    rotation: Vectors  # (3, 3) camera from world
-    centre: Vectors  # (3,) in the world
-
-    @property
-    def matrix(self) -> Vectors:
-        """(3, 3) K, the principal point in the middle of the image."""
-        return np.array(
-            [[self.focal, 0, (self.size.width - 1) / 2], [0, self.focal, (self.size.height - 1) / 2], [0, 0, 1]]
-        )
-
-    def project(self, points: Vectors) -> tuple[Vectors, Vectors]:
-        """(N, 3) world points → (N, 2) pixels and (N,) depths; NaN pixels behind the camera."""
-        local = (points - self.centre) @ (self.matrix @ self.rotation).T
-        depth = local[:, 2]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(depth[:, None] > NEAR, local[:, :2] / depth[:, None], np.nan), depth
-
-    def lift(self, pixels: Vectors, inverse_depth: Vectors) -> Vectors:
-        """(N, 2) pixels and (N,) inverse depths → (N, 3) world points."""
-        rays = np.concatenate([pixels, np.ones((len(pixels), 1))], axis=1) @ np.linalg.inv(self.matrix).T
-        return np.asarray(self.centre + (rays / inverse_depth[:, None]) @ self.rotation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +39,9 @@ class Surface:
 def quad(texture: Sequence[Image], corner: Vectors, right: Vectors, down: Vectors) -> Surface:
     """The whole texture on the parallelogram at `corner` with the sides `right` and `down`."""
     height, width = texture[0].shape[:2]
-    # Texel centres are integers: the picture spans [-½, size - ½].
     a, b = right / width, down / height
     corners = np.stack([corner, corner + right, corner + right + down, corner + down])
-    return Surface(texture, corners[None], (corner + 0.5 * (a + b))[None], np.stack([a, b])[None])
+    return Surface(texture, corners[None], (corner + corner_from_pixel(0.0) * (a + b))[None], np.stack([a, b])[None])
 
 
 def relief(texture: Sequence[Image], corner: Vectors, right: Vectors, down: Vectors, height: Vectors) -> Surface:
@@ -78,7 +50,7 @@ def relief(texture: Sequence[Image], corner: Vectors, right: Vectors, down: Vect
     normal = -np.cross(right, down) / np.linalg.norm(np.cross(right, down))  # towards the viewer
     v, u = np.meshgrid(np.linspace(0, 1, rows), np.linspace(0, 1, columns), indexing="ij")
     vertices = corner + u[..., None] * right + v[..., None] * down + height[..., None] * normal  # (rows, columns, 3)
-    texels = np.stack([u * texture[0].shape[1] - 0.5, v * texture[0].shape[0] - 0.5], axis=-1)
+    texels = pixel_from_corner(np.stack([u * texture[0].shape[1], v * texture[0].shape[0]], axis=-1))
     parts = []
     for offsets in (((0, 0), (0, 1), (1, 0)), ((0, 1), (1, 1), (1, 0))):
         pick = [(slice(r, rows - 1 + r), slice(c, columns - 1 + c)) for r, c in offsets]
@@ -93,40 +65,40 @@ def relief(texture: Sequence[Image], corner: Vectors, right: Vectors, down: Vect
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """What a camera sees, without colour."""
+    """What is seen from a place, without colour."""
 
-    camera: Camera
+    view: View
     inverse_depth: NDArray[np.float32]  # (H, W), 0 in the sky
     face: NDArray[np.int32]  # (H, W) number of the face among those of all surfaces, or NOTHING
     planes: Vectors  # (F, 3, 3) per face: rows u/z, v/z, 1/z as functions of (x, y, 1)
     surface: NDArray[np.int32]  # (F,) which surface a face belongs to
 
 
-def see(surfaces: Sequence[Surface], camera: Camera) -> Geometry:
+def see(surfaces: Sequence[Surface], view: View) -> Geometry:
     """Depth and face of every pixel by a z-buffer."""
-    shape = camera.size.height, camera.size.width
+    shape = view.camera.size.height, view.camera.size.width
     nearest = np.zeros(shape, dtype=np.float32)
     face = np.full(shape, NOTHING, dtype=np.int32)
-    planes, front = _planes(surfaces, camera)
+    planes, front = _planes(surfaces, view)
     counts = [len(surface.corners) for surface in surfaces]
     first = 0
     for surface, count in zip(surfaces, counts, strict=True):
         if count > 1:
             part = slice(first, first + count)
-            _draw_mesh(surface.corners, planes[part], front[part], camera, first, nearest, face)
+            _draw_mesh(surface.corners, planes[part], front[part], view, first, nearest, face)
         elif front[first]:
-            _draw_polygon(surface.corners[0], planes[first], camera, first, nearest, face)
+            _draw_polygon(surface.corners[0], planes[first], view, first, nearest, face)
         first += count
     owner = np.repeat(np.arange(len(surfaces), dtype=np.int32), counts)
-    return Geometry(camera, nearest, face, planes, owner)
+    return Geometry(view, nearest, face, planes, owner)
 
 
-def _planes(surfaces: Sequence[Surface], camera: Camera) -> tuple[Vectors, NDArray[np.bool_]]:
+def _planes(surfaces: Sequence[Surface], view: View) -> tuple[Vectors, NDArray[np.bool_]]:
     """(F, 3, 3) pixel → (u, v, 1)/z, and (F,) which faces show their front."""
     axes = np.concatenate([surface.axes for surface in surfaces])
     origins = np.concatenate([surface.origins for surface in surfaces])
-    local = np.concatenate([axes, (origins - camera.centre)[:, None]], axis=1)  # (F, 3, 3) rows
-    matrices = np.swapaxes(local @ (camera.matrix @ camera.rotation).T, 1, 2)
+    local = np.concatenate([axes, (origins - view.centre)[:, None]], axis=1)  # (F, 3, 3) rows
+    matrices = np.swapaxes(local @ view.projection.T, 1, 2)
     determinants = np.linalg.det(matrices)
     edge_on = np.abs(determinants) < 1e-9 * np.abs(matrices).max(axis=(1, 2)) ** 3
     matrices[edge_on] = np.eye(3)
@@ -136,12 +108,12 @@ def _planes(surfaces: Sequence[Surface], camera: Camera) -> tuple[Vectors, NDArr
 def _draw_polygon(
     corners: Vectors,
     plane: Vectors,
-    camera: Camera,
+    view: View,
     number: int,
     nearest: NDArray[np.float32],
     face: NDArray[np.int32],
 ) -> None:
-    outline = _outline(corners, camera)
+    outline = _outline(corners, view)
     if outline is None:
         return
     height, width = nearest.shape
@@ -162,20 +134,19 @@ def _draw_mesh(
     corners: Vectors,
     planes: Vectors,
     front: NDArray[np.bool_],
-    camera: Camera,
+    view: View,
     first: int,
     nearest: NDArray[np.float32],
     face: NDArray[np.int32],
 ) -> None:
     """Painter's algorithm within the mesh (a height field has an order), z-buffer against everything else."""
     count, sides = corners.shape[:2]
-    pixels, depths = camera.project(corners.reshape(-1, 3))
+    pixels, depths = view.project(corners.reshape(-1, 3), NEAR)
     pixels, depths = pixels.reshape(count, sides, 2), depths.reshape(count, sides)
-    limit = np.array(camera.size) - 1
-    with np.errstate(invalid="ignore"):
-        shown = front & (depths > NEAR).all(axis=1)
-        shown &= (pixels.max(axis=1) >= 0).all(axis=1) & (pixels.min(axis=1) <= limit).all(axis=1)
-        shown &= np.abs(pixels).max(axis=(1, 2)) < 8 * max(camera.size)  # the fixed-point range of OpenCV
+    limit = np.array(view.camera.size) - 1
+    shown = front & (depths > NEAR).all(axis=1)
+    shown &= (pixels.max(axis=1) >= 0).all(axis=1) & (pixels.min(axis=1) <= limit).all(axis=1)
+    shown &= np.abs(pixels).max(axis=(1, 2)) < 8 * max(view.camera.size)  # the fixed-point range of OpenCV
     index = np.flatnonzero(shown)
     if not len(index):
         return
@@ -196,10 +167,10 @@ def _draw_mesh(
     face[window][y[closer], x[closer]] = first + numbers[closer]
 
 
-def _outline(corners: Vectors, camera: Camera) -> Vectors | None:
+def _outline(corners: Vectors, view: View) -> Vectors | None:
     """Pixels (C, 2) of a polygon clipped to what lies in the field of view, or None."""
-    height, width = camera.size.height, camera.size.width
-    local = (corners - camera.centre) @ (camera.matrix @ camera.rotation).T  # (x·z, y·z, z)
+    width, height = view.camera.size
+    local = (corners - view.centre) @ view.projection.T  # (x·z, y·z, z)
     # Half spaces: in front of the camera, and within a frame around the image that keeps fixed-point numbers small.
     frame = float(max(width, height))
     for half in (

@@ -22,12 +22,15 @@ import numpy as np
 
 from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
+from linglue.geometry.camera import View
+from linglue.geometry.colmap import camera_from_colmap, pixel_from_colmap
+from linglue.geometry.pose import Pose
+from linglue.io.exif import UPRIGHT, read_exif
 from linglue.io.images import IMAGE_SUFFIXES, Image, read_image
+from linglue.io.views import write_view
 from linglue.training.sources.pairs import ImagePair
 from linglue.training.sources.photos import image_names
-from linglue.training.sources.pinhole import CENTRE, Pinhole, integer_centres
 from linglue.training.sources.tracks import SfmScene, load_scene
-from linglue.types import ImageSize
 
 SETTINGS = "settings.json"
 SCENE = "scene.npz"
@@ -143,8 +146,9 @@ def _undistort(images: Path, folder: Path, model: Path, threads: int) -> None:
 
 def _drop_orientation(path: Path) -> None:
     """COLMAP ignores EXIF rotation but copies the tag: readers that apply it would turn the image under its points."""
-    stored = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-    if stored is not None and not np.array_equal(stored, read_image(path)[..., ::-1]):
+    exif = read_exif(path)
+    if exif is not None and exif.orientation != UPRIGHT:
+        stored = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
         cv2.imwrite(str(path), stored, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
 
 
@@ -155,25 +159,23 @@ def _scene(folder: Path, name: str, max_error: float) -> SfmScene:
     points = model.points3D
     row = {point: k for k, point in enumerate(sorted(points))}
     world = np.array([points[point].xyz for point in row]).reshape(-1, 3)
-    images, cameras, observations = [], [], []
+    images, views, observations = [], [], []
     for index, number in enumerate(numbers):
         image = model.image(number)
-        pose = image.cam_from_world().matrix()
-        k = integer_centres(image.camera.calibration_matrix())
-        camera = Pinhole(ImageSize(image.camera.width, image.camera.height), k, pose[:, :3], pose[:, 3])
+        view = View(camera_from_colmap(image.camera), Pose.from_matrix(image.cam_from_world().matrix()))
         seen = image.get_observation_points2D()
         tracks = np.array([row[p.point3D_id] for p in seen], dtype=np.int64)
-        xy = np.array([p.xy for p in seen], dtype=np.float64).reshape(-1, 2) - CENTRE
-        error = np.linalg.norm(camera.project(world[tracks])[0] - xy, axis=1)
+        xy = pixel_from_colmap(np.array([p.xy for p in seen], dtype=np.float64).reshape(-1, 2))
+        error = np.linalg.norm(view.project(world[tracks])[0] - xy, axis=1)
         # Of several observations of one point in one image only the best stays.
         order = np.lexsort((error, tracks))
         first = order[np.unique(tracks[order], return_index=True)[1]]
-        keep = first[(error[first] <= max_error) & camera.framed(xy[first])]
+        keep = first[(error[first] <= max_error) & view.camera.framed(xy[first])]
         images.append(image.name)
-        cameras.append(camera)
+        views.append(view)
         observations.append((np.full(len(keep), index, dtype=np.int64), tracks[keep], xy[keep]))
     parts = [np.concatenate(column) for column in zip(*observations, strict=True)]
-    return SfmScene(name, images, cameras, world, parts[0], parts[1], parts[2])
+    return SfmScene(name, images, views, world, parts[0], parts[1], parts[2])
 
 
 def export_pose_scene(folder: Path, target: Path) -> None:
@@ -181,16 +183,10 @@ def export_pose_scene(folder: Path, target: Path) -> None:
     scene = load_scene(folder / SCENE)
     for part in ("images", "gt"):
         (target / part).mkdir(parents=True, exist_ok=True)
-    for name, camera in zip(scene.images, scene.cameras, strict=True):
+    for name, view in zip(scene.images, scene.views, strict=True):
         flat = name.replace("/", "_")
         shutil.copyfile(folder / "undistorted" / "images" / name, target / "images" / flat)
-        rows = [tuple(camera.size), *camera.k, *camera.rotation, camera.translation]
-        lines = [" ".join(f"{float(value):.10g}" for value in row) for row in rows]
-        header = (
-            "# width height / K (3x3, pixel centres at integers) / R_cam_from_world (3x3) / t_cam_from_world (3), SfM"
-        )
-        with atomic_path(target / "gt" / f"{flat}.txt") as partial:
-            partial.write_text("\n".join([header, *lines, ""]))
+        write_view(target / "gt" / f"{flat}.txt", view)
 
 
 @dataclass(frozen=True)
@@ -238,7 +234,7 @@ def load_pair(folder: Path, scene: SfmScene, zero: int, one: int, radius: float 
     """Read two undistorted images of a reconstruction, with what it knows about them."""
     images = []
     for number in (zero, one):
-        path, size = folder / "undistorted" / "images" / scene.images[number], scene.cameras[number].size
+        path, size = folder / "undistorted" / "images" / scene.images[number], scene.views[number].camera.size
         images.append(read_image(path))
         if images[-1].shape[:2] != (size.height, size.width):
             raise LinGlueError(f"{path}: image is not {size.width}x{size.height} as reconstructed, remove {folder}")

@@ -24,13 +24,6 @@ def pyramid(image: Image) -> list[Image]:
     return levels
 
 
-def apply(matrix: Matrix, points: NDArray[np.floating]) -> NDArray[np.float64]:
-    """(N, 2) points through a homography; NaN where they fall behind the camera."""
-    mapped = points @ matrix[:, :2].T + matrix[:, 2]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(mapped[:, 2:] > 0, mapped[:, :2] / mapped[:, 2:], np.nan)
-
-
 def level_limits(count: int) -> list[float]:
     """Which pyramid level a pixel is read from: at least level k where w / ∛det(H) is under the k-th number.
 

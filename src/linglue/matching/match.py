@@ -1,0 +1,110 @@
+"""From new descriptors to matches: `MatchingConfig` and the order of the steps.
+
+descriptors → nearest neighbours → local affine filter → consensus → completion → one-to-one matches with scores
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linglue.core.stopwatch import Stopwatch
+from linglue.errors import LinGlueError
+from linglue.matching.baselines import mutual_matches
+from linglue.matching.completion import CompletionConfig, complete
+from linglue.matching.consensus import ConsensusConfig, drop_contradicted
+from linglue.matching.local_affine import FilterConfig, filtered_matches
+from linglue.matching.nearest import nearest_both_ways
+from linglue.matching.neighborhood import View
+from linglue.matching.sinkhorn import transport_matches
+
+
+@dataclass(frozen=True)
+class MatchingConfig:
+    """How descriptors become matches. The default is LinGlue's own head, `paper()` exactly the paper's.
+
+    Example:
+        >>> MatchingConfig(min_score=0.5).min_score  # only what the local affine filter itself accepts
+        0.5
+        >>> MatchingConfig.paper().consensus is None
+        True
+    """
+
+    filter: FilterConfig | None = field(default_factory=FilterConfig)  # None: plain mutual nearest neighbours
+    consensus: ConsensusConfig | None = field(default_factory=ConsensusConfig)  # None: no vote; needs the filter
+    completion: CompletionConfig | None = field(default_factory=CompletionConfig)  # None: no search; needs the filter
+    min_score: float = 0.0  # matches that score less are dropped; the filter's score from 0.5, the completion's below
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_score <= 1:
+            raise LinGlueError(f"min_score is {self.min_score}, expected a number from 0 to 1")
+        if self.filter is None and (self.consensus or self.completion):
+            raise LinGlueError("filter is None, expected consensus and completion to be None, too: they start from it")
+
+    @classmethod
+    def paper(cls) -> MatchingConfig:
+        """The head of the paper: neighborhoods of 2 R, the filter with AdaLAM's constants, and nothing after it."""
+        return cls(FilterConfig.paper(), consensus=None, completion=None)
+
+    @classmethod
+    def unfiltered(cls) -> MatchingConfig:
+        """Mutual nearest neighbours of the new descriptors: the network alone."""
+        return cls(filter=None, consensus=None, completion=None)
+
+    def settings(self) -> dict[str, Any]:
+        """All values as JSON, for fingerprints and reports."""
+        return asdict(self)
+
+
+@torch.no_grad()
+def match_descriptors(
+    view0: View,
+    view1: View,
+    x0: Tensor,
+    x1: Tensor,
+    config: MatchingConfig,
+    dustbin: Tensor | None = None,
+    watch: Stopwatch | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One-to-one matches between the keypoints of two images, best first.
+
+    Args:
+        view0: where the keypoints of image 0 are.
+        view1: the same for image 1.
+        x0: (N, C) descriptors of image 0, as the network gives them.
+        x1: (M, C) descriptors of image 1.
+        config: which steps, and their constants.
+        dustbin: () learned score of the dustbin. If given, optimal transport takes the place of all other steps.
+        watch: takes the seconds of every step.
+
+    Returns:
+        pairs (K, 2) of indices into the keypoints, and scores (K,) in [0, 1].
+    """
+
+    def stage(name: str) -> Any:
+        return nullcontext() if watch is None else watch.stage(name)
+
+    if dustbin is not None:
+        with stage("matching"):
+            return _above(*transport_matches(x0, x1, dustbin), config.min_score)
+    with stage("matching"):
+        nearest0, nearest1 = nearest_both_ways(x0, x1)
+    if config.filter is None:
+        return _above(*mutual_matches(nearest0, nearest1), config.min_score)
+    with stage("filter"):
+        accepted = filtered_matches(view0, view1, nearest0, nearest1, config.filter)
+        if config.consensus is not None:
+            accepted = drop_contradicted(view0, view1, accepted, config.consensus)
+    if config.completion is None:
+        return _above(accepted.pairs, accepted.confidence, config.min_score)
+    with stage("completion"):
+        return _above(*complete(view0, view1, x0, x1, accepted, config.completion), config.min_score)
+
+
+def _above(pairs: Tensor, scores: Tensor, min_score: float) -> tuple[Tensor, Tensor]:
+    keep = scores >= min_score  # (K,)
+    return pairs[keep], scores[keep]
