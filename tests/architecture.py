@@ -1,6 +1,6 @@
 """The house as it is: its tree, its imports, and the files that a command runs through, in order.
 
-    python tests/architecture.py        writes the lists in docs/architecture.md anew (`make architecture`)
+python tests/architecture.py        writes the lists in docs/architecture.md anew (`make architecture`)
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def match(folder: Path) -> list[str]:
     views = render(3)[:2]
     write_photos(folder, views)
     names = [str(folder / view.name) for view in views]
-    return ["match", *names, "--max-keypoints", "300", "-o", str(folder / "matches.npz"), "--device", "cpu"]
+    return ["match", *names, "--max-keypoints", "300", "--device", "cpu"]
 
 
 def reconstruct(folder: Path) -> list[str]:
