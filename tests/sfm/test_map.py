@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linglue import LinGlueError
-from linglue.io.colmap_database import open_database, read_images, write_database
+from linglue.io.colmap.database import open_database, read_images, write_database
 from linglue.sfm.map import MappingConfig, build_model, verified_matches, verify_geometry
 from linglue.sfm.sparse_model import ModelStatistics, aligned_errors, registered_names
 from linglue.types import Features
@@ -166,7 +166,7 @@ def test_what_is_no_database(tmp_path):
 
 
 def test_bad_settings():
-    with pytest.raises(LinGlueError, match="expected incremental, global"):
+    with pytest.raises(LinGlueError, match="mapper is 'fast', expected incremental, global"):
         MappingConfig("fast")
     with pytest.raises(LinGlueError, match="threads is 0"):
         MappingConfig(threads=0)

@@ -10,7 +10,6 @@ from linglue.sfm.positions import (
     metric_positions,
     position_pairs,
     read_positions,
-    without_position,
 )
 
 
@@ -34,7 +33,6 @@ def test_only_photographs_with_gps_have_a_position(tmp_path):
     }
     positions = exif_positions(photos)
     assert sorted(positions) == ["x/a.jpg", "x/c.jpg"]
-    assert without_position(photos, positions) == ["x/b.jpg"]
     np.testing.assert_allclose(positions["x/c.jpg"], [0, 111.2, 0], atol=0.1)  # a thousandth of a degree north
     assert exif_positions({"b": tmp_path / "b.jpg"}) == {}
 

@@ -19,6 +19,9 @@ COMMANDS = {
     "pairs": "choose which photographs of a work folder are to be matched",
     "match-pairs": "match the chosen pairs of a work folder; what is there already is kept",
     "reconstruct": "a folder of photographs to a sparse COLMAP model; killed runs go on where they were",
+    "map": "a sparse model from features and matches of a work folder as they stand",
+    "status": "what a work folder holds: what is current, what is stale, which images have no pose and why",
+    "clean": "remove from a work folder what is not current any more",
     "localize": "camera poses of new photographs in the model of a work folder",
     "export": "features and matches of a work folder for hloc, COLMAP or numpy",
     "import-hloc": "features of an hloc file into a work folder, to be matched there",
@@ -26,6 +29,7 @@ COMMANDS = {
     "models": "list what can be loaded: front-ends, networks, licences",
     "demo": "match a real stereo pair with known truth, draw it and count what is right",
     "train": "train a network on a folder of photographs; killed runs go on where they were",
+    "train-features": "train the front-end linpoint on folders of images; killed runs resume where they were",
     "eval": "measure matchers on data with known truth, all on the same keypoints",
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linglue.cli import common
+from linglue.core.paths import check_outputs
 from linglue.errors import LinGlueError
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def run(options: argparse.Namespace) -> None:
     common.check_output(options.output, (".npz", ".json"))
     common.check_output(options.draw, SUFFIXES)
     sources, masks = (options.image0, options.image1), (options.mask0, options.mask1)
+    files = [source.partition("::")[0] if _is_hloc(source) else source for source in sources]
+    check_outputs([*files, *masks, options.weights, options.extractor_weights], [options.output, options.draw])
     if options.draw:
         for source in sources:
             if _is_feature_file(source):

@@ -15,7 +15,7 @@ from linglue.errors import LinGlueError
 from linglue.geometry.colmap import colmap_from_camera, colmap_from_pixel, quiet_pycolmap
 from linglue.geometry.epipolar import epipolar_distances, essential_matrix
 from linglue.geometry.pose import Pose
-from linglue.io.colmap_database import open_database, read_images, write_database
+from linglue.io.colmap.database import open_database, read_images, write_database
 from linglue.io.images import IMAGE_SUFFIXES
 from linglue.io.pair_list import Pair
 from linglue.io.views import read_view

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ class Query:
 
 
 def find_queries(source: Path, images: Path | None, intrinsics: str | None) -> tuple[list[Query], list[str]]:
-    """The images of a folder, or those of a list with intrinsics, relative to `images`; and lines about problems.
+    """The images of a folder, those of a list with intrinsics, relative to `images`, or one; and lines about problems.
 
     A list has lines `name MODEL width height params…`, as hloc's and Aachen's. The cameras of a folder's images come
     from `intrinsics` (see `CameraConfig`), EXIF or a guess.
@@ -39,7 +40,9 @@ def find_queries(source: Path, images: Path | None, intrinsics: str | None) -> t
     if not source.is_file():
         raise LinGlueError(f"{source}: no such file, expected a folder of images or a list of them")
     if source.suffix.lower() in IMAGE_SUFFIXES:
-        raise LinGlueError(f"{source}: is an image, expected a folder of images or a list of them")
+        if images is not None:
+            raise LinGlueError(f"--images is {images}, expected only with a list of queries; {source} is an image")
+        return _from_paths({source.name: source}, intrinsics)
     if intrinsics is not None:
         raise LinGlueError(f"--intrinsics is {intrinsics}, expected only with a folder; the list {source} has its own")
     if images is None or not images.is_dir():
@@ -65,7 +68,11 @@ def _from_folder(folder: Path, intrinsics: str | None) -> tuple[list[Query], lis
         if path.suffix.lower() in IMAGE_SUFFIXES and not any(p.startswith(".") for p in path.relative_to(folder).parts)
     }
     if not paths:
-        raise LinGlueError(f"{folder}: holds no photograph (expected: {', '.join(sorted(IMAGE_SUFFIXES))})")
+        raise LinGlueError(f"{folder}: holds no image (expected: {', '.join(sorted(IMAGE_SUFFIXES))})")
+    return _from_paths(paths, intrinsics)
+
+
+def _from_paths(paths: Mapping[str, Path], intrinsics: str | None) -> tuple[list[Query], list[str]]:
     sizes: dict[str, ImageSize] = {}
     problems = []
     for name, path in paths.items():

@@ -1,10 +1,10 @@
-"""Where photographs were taken, from EXIF or a file of the user's, and which of them are close to each other."""
+"""Where images were taken, from EXIF or a file of the user's, and which of them are close to each other."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ _GEOGRAPHIC = (("name", "lat", "lon"), ("name", "lat", "lon", "alt"))
 
 
 def exif_positions(photos: Mapping[str, Path]) -> Positions:
-    """Positions of the photographs (path by name) that carry GPS coordinates, see `metric_positions`."""
+    """Positions of the images (path by name) that carry GPS coordinates, see `metric_positions`."""
     places = {}
     for name, path in photos.items():
         exif = read_exif(path)
@@ -75,7 +75,7 @@ def read_positions(path: str | Path) -> Positions:
 def metric_positions(places: Mapping[str, LatLon]) -> Positions:
     """East, north and up in metres from the first place by name.
 
-    Altitude is taken as zero: it is missing in many photographs and off by tens of metres in others.
+    Altitude is taken as zero: it is missing in many images and off by tens of metres in others.
     """
     if not places:
         return {}
@@ -98,11 +98,6 @@ def position_pairs(positions: Mapping[str, NDArray[np.float64]], top: int, radiu
         others = [j for j in row if j != i and j < len(names)]  # at one place the image itself need not come first
         pairs |= {make_pair(names[i], names[j]) for j in others[:top]}
     return sorted(pairs)
-
-
-def without_position(names: Iterable[str], positions: Mapping[str, NDArray[np.float64]]) -> list[str]:
-    """The images nothing is known about, sorted."""
-    return sorted(set(names) - positions.keys())
 
 
 def _number(text: str) -> float:

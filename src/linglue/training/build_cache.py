@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -16,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from linglue.core.atomic import atomic_path
+from linglue.core.atomic import atomic_path, remove_leftovers
 from linglue.core.pool import run_all
 from linglue.errors import LinGlueError
 from linglue.features.base import Extractor
@@ -28,7 +26,7 @@ from linglue.types import Features, IndexArray
 
 MAX_REDRAWS = 20  # per pair on average, before the material is declared unfit
 REMEMBERED = 100  # images, about 0.6 MB of features each
-STRAY_AGE = 3600.0  # seconds after which an unfinished shard of a dead process is removed
+LEFTOVER_AGE = 3600.0  # seconds after which an unfinished shard of a dead process is removed
 
 
 @dataclass(frozen=True)
@@ -110,6 +108,7 @@ def build_cache(
     extract = _Remembering(extractor, config.keypoints)
     work = _Work(Path(folder), config, generators, photos, extractor, extract)
     _claim(work)
+    remove_leftovers(work.folder, older_than=LEFTOVER_AGE)
     missing = [i for i in range(config.shards) if not _is_complete(shard_path(work.folder, i))]
     with tqdm(total=config.shards, initial=config.shards - len(missing), unit="shard", disable=not progress) as bar:
         for _ in run_all(partial(_shard_maker, work), missing, max(1, workers)):
@@ -155,10 +154,7 @@ def _fingerprint(photos: Sequence[Image]) -> str:
 
 
 def _is_complete(path: Path) -> bool:
-    """Whether a sound shard is there. Removes the leftovers of processes that died, not the work of others."""
-    for stray in path.parent.glob(f".{path.name}.*.partial"):
-        if time.time() - stray.stat().st_mtime > STRAY_AGE:
-            shutil.rmtree(stray, ignore_errors=True)
+    """Whether a sound shard is there."""
     if not path.exists():
         return False
     check_shard(path)

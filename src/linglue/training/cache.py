@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from linglue.core.atomic import atomic_folder
 from linglue.errors import LinGlueError
 
 SETTINGS = "cache.json"
@@ -34,20 +33,15 @@ def shard_path(folder: Path, index: int) -> Path:
 
 def write_shard(path: Path, arrays: Arrays) -> None:
     """Save the arrays, each with the pairs along its first axis, as a shard that appears at once."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     files = {}
-    for name, array in arrays.items():
-        file = partial / f"{name}.npy"
-        with file.open("wb") as stream:
-            np.save(stream, array)
-            stream.flush()
-            os.fsync(stream.fileno())
-        files[file.name] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
-    pairs = len(next(iter(arrays.values())))
-    (partial / MANIFEST).write_text(json.dumps({"pairs": pairs, "files": files}, indent=1))
-    partial.rename(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_folder(path) as temporary:
+        for name, array in arrays.items():
+            file = temporary / f"{name}.npy"
+            np.save(file, array)
+            files[file.name] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+        pairs = len(next(iter(arrays.values())))
+        (temporary / MANIFEST).write_text(json.dumps({"pairs": pairs, "files": files}, indent=1))
 
 
 def check_shard(path: Path, contents: bool = False) -> int:

@@ -32,14 +32,13 @@ from linglue.io.pair_list import Pair, make_pair
 from linglue.io.poses import read_poses, write_poses
 from linglue.localization.absolute_pose import ModelPoints, PoseConfig, PoseEstimate, estimate_pose
 from linglue.sfm.cameras import read_intrinsics
-from linglue.sfm.extract import ExtractConfig, extract_photos
-from linglue.sfm.feature_store import FeatureStore
+from linglue.sfm.extract import ExtractConfig, extract_images
 from linglue.sfm.match import match_pairs
-from linglue.sfm.match_store import MatchStore
 from linglue.sfm.pairs import AUTO_EXHAUSTIVE, exhaustive
 from linglue.sfm.retrieval import TOP, Retrieval
-from linglue.sfm.scan import Photo
+from linglue.sfm.scan import ImageFile
 from linglue.sfm.sparse_model import read_model
+from linglue.sfm.store import FeatureStore, MatchStore
 from linglue.sfm.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -186,9 +185,9 @@ def _extract(images: Path, names: Iterable[str], how: Measurement, store: Featur
             continue
         sha256 = store.known_sha256(path) or file_sha256(path)
         store.remember_sha256(path, sha256)
-        photos.append(Photo(name, path, sha256))
-    extracted = extract_photos(photos, how.extract, store, how.workers)
-    return [photo.name for photo in extracted.photos], [*problems, *extracted.problems]
+        photos.append(ImageFile(name, path, sha256))
+    extracted = extract_images(photos, how.extract, store, how.workers)
+    return [photo.name for photo in extracted.images], [*problems, *extracted.problems]
 
 
 def _check_sizes(images: Path, cameras: Mapping[str, pycolmap.Camera], store: FeatureStore) -> None:

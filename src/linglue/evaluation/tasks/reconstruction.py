@@ -25,13 +25,13 @@ from linglue.evaluation.colmap_sift import ColmapConfig, reconstruct_by_colmap
 from linglue.evaluation.known_poses import KnownScene, load_known_scene
 from linglue.evaluation.recipes import MethodRecipe, scene_folder
 from linglue.evaluation.report import Table
-from linglue.io.colmap_database import open_database
+from linglue.io.colmap.database import open_database
 from linglue.io.pair_list import read_pairs
 from linglue.sfm.cameras import CameraConfig
-from linglue.sfm.extract import ExtractConfig, extract_photos
+from linglue.sfm.extract import ExtractConfig, extract_images
 from linglue.sfm.map import MappingConfig
 from linglue.sfm.reconstruct import ReconstructConfig, reconstruct
-from linglue.sfm.scan import check_images, survey
+from linglue.sfm.scan import check_images, scan_images
 from linglue.sfm.sparse_model import ModelStatistics, aligned_errors, read_model
 from linglue.sfm.summary import Summary
 from linglue.sfm.workspace import Workspace
@@ -42,9 +42,9 @@ _MODEL_CODE = (
     "evaluation/colmap_sift.py",
     "geometry/colmap.py",
     "geometry/pixels.py",
-    "io/colmap_database.py",
+    "io/colmap/database.py",
     "sfm/map.py",
-    "sfm/places.py",
+    "sfm/map_stores.py",
 )
 
 
@@ -150,8 +150,8 @@ def _by_colmap(scene: KnownScene, work: Workspace, how: Measurement, config: Col
     before = _written(work.summary)
     try:
         with work.features() as features:
-            found = survey(scene.images, features)
-            photos = extract_photos(found.photos, how.extract, features, how.workers).photos
+            found = scan_images(scene.images, features)
+            photos = extract_images(found.images, how.extract, features, how.workers).images
         cameras = {name: view.camera for name, view in scene.views.items()}
         summary = reconstruct_by_colmap(scene.images, photos, cameras, work, config)
     except LinGlueError as error:

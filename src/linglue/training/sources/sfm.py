@@ -20,14 +20,17 @@ from typing import Any
 import cv2
 import numpy as np
 
-from linglue.core.atomic import atomic_path
+from linglue.core.atomic import atomic_path, remove_leftovers
 from linglue.errors import LinGlueError
 from linglue.geometry.camera import View
-from linglue.geometry.colmap import camera_from_colmap, pixel_from_colmap
+from linglue.geometry.colmap import camera_from_colmap, pixel_from_colmap, quiet_pycolmap
 from linglue.geometry.pose import Pose
 from linglue.io.exif import UPRIGHT, read_exif
 from linglue.io.images import IMAGE_SUFFIXES, Image, read_image
 from linglue.io.views import write_view
+from linglue.sfm.colmap_sift import extract_sift, match_sift
+from linglue.sfm.map import MapRequest, map_incrementally
+from linglue.sfm.sparse_model import write_model
 from linglue.training.sources.pairs import ImagePair
 from linglue.training.sources.photos import image_names
 from linglue.training.sources.tracks import SfmScene, load_scene
@@ -54,6 +57,7 @@ def reconstruct(images: Path, folder: Path, config: SfmConfig | None = None, thr
     config = config or SfmConfig()
     names = image_names(images, at_least=3)
     _claim(folder, names, config)
+    remove_leftovers(folder)
     if not (folder / SCENE).exists():
         _detect(images, folder, names, config, threads)
         _match(folder, config, threads)
@@ -79,59 +83,37 @@ def _claim(folder: Path, names: list[str], config: SfmConfig) -> None:
 
 
 def _pycolmap() -> Any:
-    try:
-        import pycolmap
-    except ImportError as error:
-        raise LinGlueError("reconstruction needs pycolmap, which is not installed: pip install linglue[sfm]") from error
-    pycolmap.logging.minloglevel = pycolmap.logging.ERROR.value
-    return pycolmap
+    return quiet_pycolmap("reconstruction")
 
 
 def _detect(images: Path, folder: Path, names: list[str], config: SfmConfig, threads: int) -> None:
     database = folder / "database.db"
     if database.exists():
         return
-    partial = folder / "database.partial.db"
-    for stray in folder.glob(f"{partial.name}*"):
-        stray.unlink()
     pycolmap = _pycolmap()
     one_camera = config.one_camera
     if one_camera is None:
         one_camera = len({read_image(images / name).shape for name in names}) == 1
-    options = pycolmap.FeatureExtractionOptions()
-    options.num_threads, options.max_image_size = threads, config.max_image_size
-    options.sift.max_num_features = config.max_features
     mode = pycolmap.CameraMode.SINGLE if one_camera else pycolmap.CameraMode.AUTO
-    pycolmap.extract_features(partial, images, names, mode, extraction_options=options, device=pycolmap.Device.cpu)
-    partial.rename(database)
+    with atomic_path(database) as partial:
+        extract_sift(partial, images, names, mode, config.max_features, config.max_image_size, threads)
 
 
 def _match(folder: Path, config: SfmConfig, threads: int) -> None:
-    """COLMAP skips pairs that the database already has."""
-    pycolmap = _pycolmap()
-    pycolmap.set_random_seed(config.seed)
-    options, verification = pycolmap.FeatureMatchingOptions(), pycolmap.TwoViewGeometryOptions()
-    options.num_threads = threads
-    verification.ransac.random_seed = config.seed
-    match = pycolmap.match_sequential if config.sequential else pycolmap.match_exhaustive
-    match(folder / "database.db", options, verification_options=verification, device=pycolmap.Device.cpu)
+    match_sift(folder / "database.db", config.sequential, threads=threads, seed=config.seed)
 
 
 def _map(images: Path, folder: Path, config: SfmConfig, threads: int) -> Path:
     """The folder of the largest model."""
-    pycolmap = _pycolmap()
-    target, partial = folder / "sparse", folder / "sparse.partial"
+    target = folder / "sparse"
     if not target.exists():
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        options = pycolmap.IncrementalPipelineOptions()
+        options = _pycolmap().IncrementalPipelineOptions()
         options.num_threads, options.random_seed, options.min_model_size = threads, config.seed, 3
-        models = pycolmap.incremental_mapping(folder / "database.db", images, partial, options)
+        options.extract_colors = False  # nobody looks at them
+        models = map_incrementally(MapRequest(folder / "database.db", options, len(image_names(images, at_least=3))))
         if not models:
-            raise LinGlueError(f"{images}: cannot be reconstructed, expected overlapping photographs of one scene")
-        best = max(models, key=lambda number: models[number].num_reg_images())
-        (partial / str(best)).rename(target)
-        shutil.rmtree(partial)
+            raise LinGlueError(f"{images}: cannot be reconstructed, expected overlapping images of one scene")
+        write_model(models[0], target)
     return target
 
 
@@ -149,6 +131,8 @@ def _drop_orientation(path: Path) -> None:
     exif = read_exif(path)
     if exif is not None and exif.orientation != UPRIGHT:
         stored = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+        if stored is None:
+            raise LinGlueError(f"{path}: not an image that can be decoded")
         cv2.imwrite(str(path), stored, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
 
 

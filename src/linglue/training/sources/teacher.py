@@ -37,7 +37,7 @@ from tqdm import tqdm
 from linglue.core.atomic import atomic_path
 from linglue.core.optional import need
 from linglue.errors import LinGlueError
-from linglue.features.base import load_weights
+from linglue.features.weights import load_weights
 from linglue.io.images import Image, read_image, shrink
 from linglue.training.sources.pairs import Flags, ImagePair, Points
 from linglue.training.sources.photos import image_names
@@ -64,7 +64,7 @@ class LightGlueTeacher:
     """ALIKED-N16 and LightGlue through kornia, with the weights in `folder`, e.g. TORCH_HOME/hub/checkpoints."""
 
     def __init__(self, folder: str | Path, keypoints: int = 2048) -> None:
-        from linglue.features.kornia_frontends import Aliked
+        from linglue.features.aliked import Aliked
 
         self.keypoints = keypoints
         self._aliked = Aliked(Path(folder) / ALIKED_FILE)

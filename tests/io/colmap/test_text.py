@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linglue.errors import LinGlueError
-from linglue.io.colmap_text import write_match_text
+from linglue.io.colmap.text import write_match_text
 
 
 def test_layout(tmp_path):

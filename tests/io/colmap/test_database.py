@@ -1,15 +1,16 @@
 """COLMAP databases that we write: COLMAP reads them, reconstructs from them, and they appear whole or not at all."""
 
+import re
 import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from colmap_scene import COUNT, HEIGHT, NAMES, WIDTH, all_pairs, camera, scene
+from colmap_scene import COUNT, HEIGHT, NAMES, WIDTH, all_pairs, camera, scene, write_scene
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import colmap_from_pixel
-from linglue.io.colmap_database import open_database, read_features, read_images, read_matches, write_database
+from linglue.io.colmap.database import open_database, read_features, read_images, read_matches, write_database
 from linglue.types import Features
 
 pycolmap = pytest.importorskip("pycolmap")
@@ -145,3 +146,31 @@ def test_descriptors_of_another_kind_are_refused(tmp_path):
         database.write_descriptors(image.image_id, pycolmap.FeatureDescriptors(kind, data))
         with pytest.raises(LinGlueError, match=r"'a b\.jpg': descriptors are ALIKED_N32 with 512 bytes, expected"):
             read_features(database, image)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("DELETE FROM cameras", "image 'left side/ä 1.jpg' has camera 1, which is not in the database"),
+        ("UPDATE cameras SET params = x'00'", "camera_id 1 in table cameras has data of a wrong size"),
+        ("UPDATE cameras SET width = 0", "camera_id 1 in table cameras"),
+        ("UPDATE keypoints SET rows = 1000000", "image_id 1 in table keypoints has data of a wrong size"),
+        ("UPDATE keypoints SET data = NULL WHERE image_id = 2", "image_id 2 in table keypoints"),
+        ("UPDATE descriptors SET data = x'0011'", "image_id 1 in table descriptors"),
+        ("UPDATE matches SET rows = -1", "in table matches"),
+        ("UPDATE matches SET cols = 7", "in table matches"),
+        ("ALTER TABLE matches RENAME COLUMN rows TO lines", "not a COLMAP database"),
+    ],
+)
+def test_a_damaged_database_is_one_line_and_stays_as_it_is(tmp_path, damage, told):
+    path = tmp_path / "database.db"
+    write_scene(path, all_pairs()[:1])
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute(damage)
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(LinGlueError, match=re.escape(told)) as caught, open_database(path):
+        pass
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert path.read_bytes() == before

@@ -1,4 +1,4 @@
-"""COLMAP's databases: written whole from features and matches, and read back as ours."""
+"""COLMAP's databases: written whole from features and matches, checked, and read back as ours."""
 
 from __future__ import annotations
 
@@ -30,7 +30,15 @@ if TYPE_CHECKING:
 
 _PURPOSE = "a COLMAP database"
 _TABLES = frozenset({"cameras", "images", "keypoints", "descriptors", "matches", "two_view_geometries"})
-_JOURNALS = ("-wal", "-shm")  # SQLite's side files of a database in use
+# By table: its key, and the rows that COLMAP would trust and read past their end, or end without a word.
+_UNSOUND = {
+    "cameras": ("camera_id", "width < 1 OR height < 1 OR ifnull(length(params), 0) % 8 <> 0"),
+    "keypoints": ("image_id", "rows < 0 OR cols < 0 OR ifnull(length(data), 0) <> rows * cols * 4"),
+    "descriptors": ("image_id", "rows < 0 OR cols < 0 OR ifnull(length(data), 0) <> rows * cols"),
+    "matches": ("pair_id", "rows < 0 OR (rows > 0 AND cols <> 2) OR ifnull(length(data), 0) <> rows * 8"),
+    "two_view_geometries": ("pair_id", "rows < 0 OR (rows > 0 AND cols <> 2) OR ifnull(length(data), 0) <> rows * 8"),
+}
+JOURNALS = ("-wal", "-shm")  # SQLite's side files of a database in use
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ def write_database(
                 if database.exists_matches(images[name0], images[name1]):
                     raise LinGlueError(f"{path}: pair {name0!r}, {name1!r} is given twice, expected once")
                 database.write_matches(images[name0], images[name1], indices.astype(np.uint32))
-        for suffix in _JOURNALS:  # of the database that is replaced: SQLite would apply them to the new one
+        for suffix in JOURNALS:  # of the database that is replaced: SQLite would apply them to the new one
             path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
@@ -88,17 +96,39 @@ def open_database(path: str | Path) -> Iterator[pycolmap.Database]:
 
 
 def check_database(path: Path) -> None:
-    """Refuse what is not a COLMAP database: pycolmap would create one, or add its tables to another's."""
+    """Refuse what is not a sound COLMAP database, without changing it.
+
+    pycolmap would create one, or add its tables to another's; and it trusts sizes that a database gives.
+    """
     if not path.is_file():
         raise LinGlueError(f"{path}: no such COLMAP database")
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(read_only(path)) as connection:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            missing = sorted(_TABLES - tables)
+            if missing:
+                raise LinGlueError(f"{path}: not a COLMAP database, it has no table {', '.join(missing)}")
+            _check_rows(path, connection)
     except sqlite3.Error as error:
         raise LinGlueError(f"{path}: not a COLMAP database ({error})") from error
-    missing = sorted(_TABLES - tables)
-    if missing:
-        raise LinGlueError(f"{path}: not a COLMAP database, it has no table {', '.join(missing)}")
+
+
+def read_only(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing, and leaves no journals where nobody else has the database open."""
+    in_use = any(path.with_name(path.name + suffix).exists() for suffix in JOURNALS)
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{'' if in_use else '&immutable=1'}", uri=True)
+
+
+def _check_rows(path: Path, connection: sqlite3.Connection) -> None:
+    for table, (key, unsound) in _UNSOUND.items():
+        row = connection.execute(f"SELECT {key} FROM {table} WHERE {unsound} LIMIT 1").fetchone()
+        if row is not None:
+            raise LinGlueError(f"{path}: damaged, {key} {row[0]} in table {table} has data of a wrong size")
+    orphan = connection.execute(
+        "SELECT name, camera_id FROM images WHERE camera_id NOT IN (SELECT camera_id FROM cameras) LIMIT 1"
+    ).fetchone()
+    if orphan is not None:
+        raise LinGlueError(f"{path}: image {orphan[0]!r} has camera {orphan[1]}, which is not in the database")
 
 
 def read_images(database: pycolmap.Database) -> dict[str, DatabaseImage]:

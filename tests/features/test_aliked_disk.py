@@ -13,7 +13,8 @@ from skimage import data
 
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS, make_extractor
-from linglue.features.kornia_frontends import Aliked, Disk
+from linglue.features.aliked import Aliked
+from linglue.features.disk import Disk
 
 kornia_feature = pytest.importorskip("kornia.feature")
 
