@@ -1,10 +1,12 @@
-"""The code blocks of README and docs: Python is run, commands are run or at least understood, links lead somewhere."""
+"""The code blocks of README, docs and docstrings are run, commands are at least understood, links lead somewhere."""
 
 import ast
+import doctest
 import re
 import shlex
 import shutil
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import cv2
@@ -17,13 +19,18 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix() for folder in (ROOT, ROOT / "docs") for path in folder.glob("*.md")
 )
+WITH_EXAMPLES = sorted(
+    ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+    for path in (ROOT / "src").rglob("*.py")
+    if ">>> " in path.read_text(encoding="utf-8")
+)
 TESTED_ELSEWHERE = {"docs/extending.md"}
 TO_COME = {"docs/extending.md"}  # linked to before it is there; empty when it is
 
 # What a document takes for granted before its first block of Python, which is then run block after block.
 SETUP = {
     "README.md": "",
-    "docs/architecture.md": "import linglue\nf0 = f1 = f2 = f3 = linglue.Matcher.from_pretrained().extract('a.jpg')",
+    "docs/architecture.md": "import linglue\nf0 = f1 = f2 = f3 = linglue.Matcher.from_pretrained().extract('a.jpg', 300)",
     "docs/models.md": "import numpy as np\nD = 128\ndescriptors = np.random.default_rng(0).normal(size=(500, D))",
     "docs/localization.md": "image = 'a.jpg'",
 }
@@ -108,6 +115,12 @@ def test_python_that_is_not_run_imports_what_exists(document):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level):
                 exec(compile(ast.Module([node], []), document, "exec"), {})
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def test_examples_in_docstrings(module, reader, monkeypatch):
+    monkeypatch.chdir(reader)
+    assert doctest.testmod(import_module(module), optionflags=doctest.ELLIPSIS).failed == 0
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

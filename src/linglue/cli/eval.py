@@ -35,6 +35,7 @@ TIME_NOTE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue eval`."""
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
     summary = "planar scenes in the HPatches layout: matching accuracy (D2-Net protocol) and homography AUC"
     planar = tasks.add_parser("homography", help=summary, description=summary, formatter_class=parser.formatter_class)
@@ -108,6 +109,7 @@ def _names(text: str) -> list[str]:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue eval` was asked for, and report it."""
     common.check_folder(options.output)
     if options.plot is not None:
         common.check_output(options.plot, plots.SUFFIXES)

@@ -52,6 +52,7 @@ def run(
     settings: dict[str, Any],
     device: str,
 ) -> None:
+    """Do what `linglue eval localization` was asked for, and report it."""
     need("pycolmap", "linglue eval localization")
     how = localization.Measurement(
         recipes,

@@ -56,6 +56,7 @@ def take_colmap(names: list[str]) -> bool:
 def run(
     options: argparse.Namespace, report: common.Report, recipes: list[MethodRecipe], with_colmap: bool, device: str
 ) -> None:
+    """Do what `linglue eval reconstruction` was asked for, and report it."""
     need("pycolmap", "linglue eval reconstruction")
     twice = [name for name, times in Counter(scene.resolve().name for scene in options.scenes).items() if times > 1]
     if twice:

@@ -48,6 +48,7 @@ class SqliteFile:
             self._open()
 
     def close(self) -> None:
+        """Let go of the file; what was committed stays."""
         self._connection.close()
 
     def __enter__(self) -> Self:
