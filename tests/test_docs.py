@@ -30,7 +30,7 @@ TO_COME = {"docs/extending.md"}  # linked to before it is there; empty when it i
 # What a document takes for granted before its first block of Python, which is then run block after block.
 SETUP = {
     "README.md": "",
-    "docs/architecture.md": "import linglue\nf0 = f1 = f2 = f3 = linglue.Matcher.from_pretrained().extract('a.jpg', 300)",
+    "docs/architecture.md": "import linglue\nf0 = f1 = f2 = f3 = linglue.Matcher.from_pretrained().extract('b.jpg', 99)",
     "docs/models.md": "import numpy as np\nD = 128\ndescriptors = np.random.default_rng(0).normal(size=(500, D))",
     "docs/localization.md": "image = 'a.jpg'",
 }
