@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from linglue.evaluation.known_poses import KnownView, triangulate, write_known_database
-from linglue.evaluation.methods import MethodOptions, make_method
 from linglue.features import make_extractor
 from linglue.geometry.colmap import colmap_from_camera
 from linglue.geometry.pose import Pose, rotation_error
+from linglue.matcher import MatcherConfig
 from linglue.sfm.sparse_model import write_model
 from linglue.sfm.workspace import Workspace
 from rendered import View
@@ -36,13 +36,13 @@ def truth(view: View) -> Pose:
 
 def write_map(folder: Path, views: tuple[View, ...]) -> None:
     """Features and a model with the true poses."""
-    extractor, match = make_extractor("sift"), make_method("ratio", MethodOptions()).match
+    extractor, match = make_extractor("sift"), MatcherConfig("ratio").build().match
     work = Workspace(folder)
     with work.features() as store:
         for view in views:
             store.put(view.name, "rendered", extractor.extract(view.image, KEYPOINTS))
         features = {view.name: store.get(view.name) for view in views}
-    found = {pair: match(*(features[name] for name in pair))[0] for pair in combinations(sorted(features), 2)}
+    found = {pair: match(*(features[name] for name in pair)).indices for pair in combinations(sorted(features), 2)}
     known = {view.name: KnownView(pinhole(view), truth(view)) for view in views}
     write_known_database(work.database, known, features.__getitem__, list(found), lambda *pair: found[pair])
     write_model(triangulate(work.database, known), work.model)

@@ -1,6 +1,7 @@
 """linglue localize: queries of a folder and of a list, against a map of a rendered room."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,3 +86,28 @@ def test_mistakes_are_one_line_and_nothing_is_written(run, work, photos, tmp_pat
         assert outcome.err.startswith("linglue localize: ") and outcome.err.count("\n") == 1, outcome.err
         assert "expected" in outcome.err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_one_image(run, work, photos, tmp_path):
+    image = photos / QUERIES[0].name
+    command = ("localize", image, "--map", work, "-o", tmp_path / "poses.txt", "--max-keypoints", KEYPOINTS)
+    outcome = run(*command, "--intrinsics", f"{FOCAL},{FOCAL},240,180")
+    assert outcome.code == 0, outcome.err
+    assert errors(read_poses(tmp_path / "poses.txt")[image.name], QUERIES[0])[0] < 0.05
+
+
+@pytest.mark.parametrize("content", ['{"mine": 1}\n', "not JSON\n", '{"name": "a"}\n{"name": "b"}\n'])
+def test_a_file_of_others_beside_the_poses_is_not_touched(run, work, photos, tmp_path, content):
+    (tmp_path / "poses.jsonl").write_text(content)
+    outcome = run("localize", photos, "--map", work, "-o", tmp_path / "poses.txt", "--max-keypoints", KEYPOINTS)
+    assert outcome.code == 1 and outcome.err.count("\n") == 1 and "poses.jsonl: is no record" in outcome.err
+    assert (tmp_path / "poses.jsonl").read_text() == content and not (tmp_path / "poses.txt").exists()
+
+
+def test_a_map_that_cannot_be_written(run, work, photos, tmp_path, monkeypatch):
+    before = {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
+    for name in ("core.sqlite", "sfm.workspace"):
+        monkeypatch.setattr(f"linglue.{name}.os.access", lambda path, mode: work not in (path, *Path(path).parents))
+    command = ("localize", photos, "--map", work, "-o", tmp_path / "poses.txt", "--max-keypoints", KEYPOINTS)
+    assert run(*command, "--intrinsics", f"{FOCAL},{FOCAL},240,180").code == 0
+    assert {path: path.read_bytes() for path in work.rglob("*") if path.is_file()} == before

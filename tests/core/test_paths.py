@@ -16,10 +16,10 @@ def test_names_of_images(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["../a", "../../escaped", "a/../../b", "a/..", "/etc/passwd", "", ".", "./", "a\0b", "//a"]
+    "name", ["../a", "../../escaped", "a/../../b", "a/..", "/etc/passwd", "", ".", "./", "a\0b", "a\nb", "//a"]
 )
 def test_names_that_leave_their_folder(tmp_path, name):
-    with pytest.raises(LinGlueError, match="expected a path below a folder") as caught:
+    with pytest.raises(LinGlueError, match="expected a plain path below a folder") as caught:
         check_name(name, "features.h5")
     assert str(caught.value).startswith("features.h5: image name is ") and "\n" not in str(caught.value)
     with pytest.raises(LinGlueError):

@@ -20,7 +20,7 @@ ALLOWED = {
         "width / 2 + 0.5",
         "radius + 0.5",
     },
-    "viz/scene.py": {"count - 0.5", "number - 0.5"},  # edges of the cells of a matrix plot
+    "viz/model.py": {"count - 0.5", "number - 0.5"},  # edges of the cells of a matrix plot
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 from skimage import data
 
 from linglue.errors import LinGlueError
+from linglue.features.sift import Sift
 from linglue.sfm.extract import ExtractConfig, extract_images
 from linglue.sfm.scan import ScanConfig, scan_images
 from linglue.sfm.store import FeatureStore
@@ -91,6 +92,21 @@ def test_each_useless_image_is_one_line_and_the_rest_is_done(images, tmp_path):
             assert result.problems[0] == "black.png: no sift keypoint, left out"
             assert result.problems[1].startswith("broken.jpg: left out (not an image that can be decoded")
         assert result.made == 0
+
+
+def test_imported_features_are_used_as_they_are_where_the_size_fits(images, tmp_path):
+    with FeatureStore(tmp_path / "f.db") as store:
+        found = Sift().extract(data.coffee()[:160, :240], 50)
+        for name in ("a.png", "d.png"):
+            store.put(name, name, found, imported=True)
+        cv2.imwrite(str(images / "d.png"), data.rocket()[:100, :100])
+        result = run(images, store)
+        assert [image.name for image in result.images] == ["a.png"] and (result.made, result.kept) == (0, 1)
+        assert store.made_from() == {"a.png": "a.png", "d.png": "d.png"}
+        assert result.problems == [
+            "b c.png: no imported features, left out",
+            "d.png: left out (its imported features are of 240x160 pixels, it has 100x100)",
+        ]
 
 
 def test_an_impossible_front_end_is_said_before_any_work(images, tmp_path):

@@ -162,7 +162,7 @@ def test_two_processes_on_one_folder_both_succeed(photos, tmp_path):
     command += ["--max-keypoints", "400", "--workers", "1", "--pairs", "sequential", "--overlap", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(2)]
-    first, second = (json.loads(process.communicate(timeout=120)[0]) for process in both)
+    first, second = (json.loads(process.communicate(timeout=300)[0]) for process in both)
     assert [process.returncode for process in both] == [0, 0]
     assert first["model"] == second["model"] and first["model"]["registered"] == VIEWS
 

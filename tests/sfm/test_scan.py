@@ -1,13 +1,18 @@
 """What is found in a folder of photographs."""
 
+import os
+
 import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
+from linglue.core.fingerprint import file_sha256
 from linglue.errors import LinGlueError
-from linglue.sfm.scan import ScanConfig, scan_images
+from linglue.sfm.scan import ScanConfig, check_name, scan_images
 from linglue.sfm.store import FeatureStore
+
+real_scandir, real_sha256 = os.scandir, file_sha256
 
 
 def write(path, seed=0, **options):
@@ -84,3 +89,54 @@ def test_no_photograph_at_all(tmp_path, store):
     (tmp_path / "in").mkdir()
     with pytest.raises(LinGlueError, match="holds no image"):
         scan_images(tmp_path / "in", store)
+
+
+def test_folders_and_files_that_cannot_be_read_are_a_line_each(tmp_path, store, monkeypatch):
+    folder = tmp_path / "in"
+    for number, name in enumerate(["a.png", "closed/b.png", "c.png"]):
+        write(folder / name, number)
+
+    def scandir(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real_scandir(path)
+
+    def sha256(path):
+        if path.name == "c.png":
+            raise LinGlueError(f"{path}: cannot be read (Permission denied), expected a readable file")
+        return real_sha256(path)
+
+    monkeypatch.setattr("linglue.sfm.scan.os.scandir", scandir)
+    monkeypatch.setattr("linglue.sfm.scan.file_sha256", sha256)
+    found = scan_images(folder, store)
+    assert [image.name for image in found.images] == ["a.png"]
+    assert found.problems == [
+        "closed: folder left out (Permission denied)",
+        "c.png: left out (cannot be read (Permission denied), expected a readable file)",
+    ]
+
+
+def test_links_in_a_circle_and_to_nothing(tmp_path, store):
+    folder = tmp_path / "in"
+    write(folder / "a.png")
+    write(tmp_path / "elsewhere" / "b.png", 1)
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    (folder / "again").symlink_to(folder)
+    (folder / "circle.png").symlink_to(folder / "circle.png")
+    (folder / "nothing.png").symlink_to(folder / "missing.png")
+    found = scan_images(folder, store)
+    assert [image.name for image in found.images] == ["a.png", "linked/b.png"]
+    assert sorted(problem.split(":")[0] for problem in found.problems) == ["again", "circle.png", "nothing.png"]
+
+
+def test_an_empty_folder_with_masks(tmp_path, store):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "masks").mkdir()
+    with pytest.raises(LinGlueError, match="holds no image"):
+        scan_images(tmp_path / "in", store, ScanConfig(tmp_path / "masks"))
+
+
+@pytest.mark.parametrize("name", ["../a.jpg", "/a.jpg", "a/../../b.jpg", "a\tb", "", "a\\..\\b.jpg"])
+def test_names_that_lead_elsewhere_are_refused(name):
+    with pytest.raises(LinGlueError, match="expected a path below a folder"):
+        check_name(name, "features.h5")

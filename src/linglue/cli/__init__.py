@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
+from linglue.core.progress import Verbosity, set_verbosity, verbosity
 from linglue.errors import LinGlueError
 
 # Only the module of the command that runs is imported: matching must not load training or evaluation.
@@ -46,7 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     chosen = next((a for a in arguments if a in COMMANDS), None)
     options = _parser(chosen).parse_args(arguments)
+    set_verbosity(Verbosity.QUIET if options.quiet else Verbosity.VERBOSE if options.verbose else Verbosity.NORMAL)
+    levels = {Verbosity.QUIET: logging.ERROR, Verbosity.NORMAL: logging.WARNING, Verbosity.VERBOSE: logging.INFO}
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.WARNING)
+    logging.getLogger("linglue").setLevel(levels[verbosity()])
     try:
         _module(options.command).run(options)
     except LinGlueError as error:
@@ -74,4 +78,7 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, description=summary, formatter_class=_HelpFormatter)
         if name == chosen:
             _module(name).add_arguments(command)
+            how = command.add_mutually_exclusive_group()
+            how.add_argument("-q", "--quiet", action="store_true", help="no progress and no lines but errors")
+            how.add_argument("-v", "--verbose", action="store_true", help="progress every few seconds in logs, too")
     return parser

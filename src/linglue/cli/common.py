@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from linglue.core.progress import Verbosity, verbosity
 from linglue.errors import LinGlueError
 from linglue.features import DEFAULT_FEATURES, EXTRACTORS, MAX_KEYPOINTS, RESIZE
 
@@ -226,7 +227,8 @@ class Report:
     def line(self, text: str, **facts: Any) -> None:
         """Something a person reads now, and the same facts for machines."""
         self._facts.update(facts)
-        print(text, file=sys.stderr if self._as_json else sys.stdout, flush=True)
+        if verbosity() is not Verbosity.QUIET:
+            print(text, file=sys.stderr if self._as_json else sys.stdout, flush=True)
 
     def finish(self) -> None:
         """Print the JSON object, if that was asked for."""

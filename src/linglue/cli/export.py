@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tqdm import tqdm
-
 from linglue.cli import common
 from linglue.core.paths import check_name, check_outputs, path_below
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 
 if TYPE_CHECKING:
@@ -153,5 +152,5 @@ def _export_model(options: argparse.Namespace, work: Workspace, features: Featur
 
 
 def _shown(items: Sequence[Item], unit: str) -> Iterable[Item]:
-    shown: Iterable[Item] = tqdm(items, unit=unit, desc="export", disable=None)
+    shown: Iterable[Item] = progress(items, unit=unit, desc="export")
     return shown

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tqdm import tqdm
-
 from linglue.cli import common
 from linglue.core.paths import check_name
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.features import front_end
 from linglue.io.hloc import list_hloc_images, load_hloc_features
@@ -41,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     work, keypoints = Workspace(options.output), 0
     with work.locked(), work.features() as store, store.all_or_nothing():
         _check_kind(store, kind, options.overwrite)
-        for name in tqdm(names, unit="image", desc="import", disable=None):
+        for name in progress(names, unit="image", desc="import"):
             found = _load(options, name)
             store.put(name, features_sha256(found), found, imported=True)
             keypoints += len(found)

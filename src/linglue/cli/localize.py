@@ -11,6 +11,7 @@ from linglue.cli import common
 from linglue.core.optional import need
 from linglue.core.paths import check_outputs
 from linglue.errors import LinGlueError
+from linglue.features import front_end
 from linglue.io.poses import write_poses
 from linglue.localization.absolute_pose import PoseConfig
 from linglue.localization.localize import localize_queries, map_settings, read_record
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
     details = options.output.with_suffix(DETAILS_SUFFIX)
     read_record(details)  # another's file of that name is refused before any work
     how = _extraction(options, work, device)
-    asked = MatcherConfig(features=how.features, weights=options.weights, device=device)
+    asked = MatcherConfig(features=front_end(how.features).name, weights=options.weights, device=device)
     pose = PoseConfig(options.max_error, options.min_inliers, options.seed)
     config = LocalizeConfig(how.max_keypoints, how.resize, how.tile, options.top, pose)
     settings = map_settings(work, config, {"extract": how.settings(), "matcher": dict(build_matcher(asked).settings)})
@@ -122,11 +123,12 @@ def _extraction(options: argparse.Namespace, work: Workspace, device: str) -> Ex
     made: dict[str, Any] = work.notes().get("extract", {})
     with work.features() as store:
         kind = store.kind()
-    if options.features not in (None, kind):
+    features = options.features or made.get("features", kind)
+    if front_end(features).name != kind:
         raise LinGlueError(f"--features is {options.features}, expected {kind}: the map {work.folder} is made of it")
     asked = options.max_keypoints is not None
     return ExtractConfig(
-        features=kind,
+        features=features,
         weights=options.extractor_weights,
         max_keypoints=options.max_keypoints if asked else made.get("max_keypoints", MAX_KEYPOINTS),
         resize=made.get("resize", RESIZE) if options.resize is None else common.longer_side(options),

@@ -48,7 +48,7 @@ class SqliteFile:
             self._open()
 
     def close(self) -> None:
-        """Let go of the file; what was committed stays."""
+        """Nothing can be read or written afterwards; leaving the block does the same."""
         self._connection.close()
 
     def __enter__(self) -> Self:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from linglue.core.atomic import atomic_path
 from linglue.core.fingerprint import file_sha256, fingerprint
 from linglue.core.lock import locked
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.geometry.pose import Pose
 from linglue.localization.localizer import Localization, LocalizeConfig, Localizer
@@ -107,7 +107,7 @@ def localize_queries(
         kept = len(found)
         if todo:
             localizer = load_map()
-            bar = tqdm(todo, initial=kept, total=kept + len(todo), desc="localize", unit="image", disable=None)
+            bar = progress(todo, initial=kept, total=kept + len(todo), desc="localize", unit="image")
             with record.open("a", encoding="utf-8") as file:
                 for query, made_from in bar:
                     try:

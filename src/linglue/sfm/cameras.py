@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from tqdm import tqdm
 
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
 from linglue.io.exif import Exif, read_exif
@@ -147,7 +147,7 @@ def _estimated_cameras(
     """Cameras with the focal length of EXIF, or a guess, for the mapper to refine."""
     exif = {
         name: read_exif(paths[name]) if name in paths else None
-        for name in tqdm(sizes, desc="cameras", unit="image", disable=None, leave=False)
+        for name in progress(sizes, desc="cameras", unit="image", leave=False)
     }
     keys = _sharing_keys(exif, sizes, config.sharing)
     focals: dict[tuple[object, ...], list[float]] = {key: [] for key in keys.values()}  # known ones, by camera

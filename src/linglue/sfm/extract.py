@@ -7,15 +7,14 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from linglue.core.fingerprint import features_fingerprint, weights_sha256
 from linglue.core.pool import run_all
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
-from linglue.features import make_extractor
+from linglue.features import DEFAULT_FEATURES, MAX_KEYPOINTS, RESIZE, make_extractor
 from linglue.features.base import Extractor
+from linglue.io.exif import upright_size
 from linglue.io.images import read_image, read_mask
-from linglue.matcher import MAX_KEYPOINTS, RESIZE
 from linglue.sfm.scan import ImageFile
 from linglue.sfm.store import FeatureStore
 from linglue.types import Features
@@ -25,7 +24,7 @@ from linglue.types import Features
 class ExtractConfig:
     """How features are taken."""
 
-    features: str = "sift"
+    features: str = DEFAULT_FEATURES
     weights: Path | None = None  # of the front-end
     max_keypoints: int = MAX_KEYPOINTS
     resize: int | None = RESIZE  # longer side; None: original
@@ -76,7 +75,7 @@ def extract_images(images: list[ImageFile], config: ExtractConfig, store: Featur
     there = store.expect(wanted)
     missing = [image for image in images if image.name not in there]
     failures: dict[str, str] = {}
-    bar = tqdm(total=len(images), initial=len(images) - len(missing), unit="image", desc="extract", disable=None)
+    bar = progress(total=len(images), initial=len(images) - len(missing), unit="image", desc="extract")
     with bar:
         for image, found in run_all(partial(_Worker, config), missing, workers):
             if isinstance(found, str):
@@ -99,9 +98,23 @@ def extract_images(images: list[ImageFile], config: ExtractConfig, store: Featur
 
 
 def _use_imported(images: list[ImageFile], store: FeatureStore) -> Extracted:
-    counts = store.counts()
-    usable = [image for image in images if counts.get(image.name)]
-    problems = [f"{image.name}: no imported features, left out" for image in images if not counts.get(image.name)]
+    """The images that imported features belong to, by name and size; they are not extracted anew."""
+    counts, sizes = store.counts(), store.sizes()
+    usable, problems = [], []
+    for image in images:
+        if not counts.get(image.name):
+            problems.append(f"{image.name}: no imported features, left out")
+            continue
+        try:
+            size = upright_size(image.path)
+        except LinGlueError as error:
+            problems.append(f"{image.name}: left out ({str(error).removeprefix(f'{image.path}: ')})")
+            continue
+        if size == sizes[image.name]:
+            usable.append(image)
+        else:
+            have, want = (f"{s.width}x{s.height}" for s in (sizes[image.name], size))
+            problems.append(f"{image.name}: left out (its imported features are of {have} pixels, it has {want})")
     return Extracted(usable, problems, 0, len(usable), sum(counts[image.name] for image in usable))
 
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
+from linglue.core.progress import progress
 from linglue.core.registry import Registry
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
@@ -76,7 +75,7 @@ def verify_geometry(database: Path, config: MappingConfig) -> None:
     options.min_num_inliers = MIN_MATCHES
     with (
         closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection,
-        tqdm(total=_count(connection, "matches"), desc="verification", unit="pair", disable=None) as bar,
+        progress(total=_count(connection, "matches"), desc="verification", unit="pair") as bar,
         ThreadPoolExecutor(1) as pool,  # COLMAP reports nothing, but its progress can be seen in the database
     ):
         work = pool.submit(pycolmap.geometric_verification, database, verifier, pairing, options, token)
@@ -179,12 +178,11 @@ def map_incrementally(request: MapRequest) -> list[pycolmap.Reconstruction]:
         manager.read(request.start)
     with (
         open_database(request.database) as opened,
-        tqdm(total=request.images, desc="model", unit="image", disable=None) as bar,
+        progress(total=request.images, desc="model", unit="image") as bar,
     ):
 
         def show() -> None:
-            bar.n = sum(model.num_reg_images() for model in _models(manager))
-            bar.refresh()
+            bar.update(sum(model.num_reg_images() for model in _models(manager)) - bar.n)
 
         pipeline = pycolmap.IncrementalPipeline(request.options, opened, manager)
         steps = pycolmap.IncrementalPipelineCallback
@@ -204,7 +202,7 @@ def map_globally(request: MapRequest) -> list[pycolmap.Reconstruction]:
     own.mapper.bundle_adjustment.refine_focal_length = options.ba_refine_focal_length
     own.mapper.bundle_adjustment.refine_extra_params = options.ba_refine_extra_params
     manager = pycolmap.ReconstructionManager()
-    with open_database(request.database) as opened, tqdm(desc="model", unit="step", disable=None) as bar:
+    with open_database(request.database) as opened, progress(desc="model", unit="step") as bar:
         pipeline = pycolmap.GlobalPipeline(own, opened, manager)
         pipeline.add_callback(pycolmap.GlobalPipelineCallback.MODEL_UPDATE_CALLBACK.value, bar.update)
         pipeline.run()
@@ -230,7 +228,7 @@ def _refine(
     mapper.begin_reconstruction(model)
     mapper.complete_and_merge_tracks(triangulation)
     mapper.retriangulate(triangulation)
-    for _ in tqdm(range(REFINEMENT_ROUNDS), desc="refinement", unit="round", disable=None):
+    for _ in progress(range(REFINEMENT_ROUNDS), desc="refinement", unit="round"):
         mapper.adjust_global_bundle(mapper_options, adjustment)
         mapper.complete_and_merge_tracks(triangulation)
         mapper.filter_points(mapper_options)

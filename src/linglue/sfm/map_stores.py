@@ -226,7 +226,7 @@ def _draw(
     verified: Mapping[Pair, int],
     registered: Sequence[str],
 ) -> None:
-    from linglue.viz.scene import draw_match_graph, draw_model
+    from linglue.viz.model import draw_match_graph, draw_model
 
     try:
         work.pictures.mkdir(exist_ok=True)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
-from tqdm import tqdm
-
 from linglue.core.fingerprint import fingerprint
 from linglue.core.pool import run_all
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import Pair
 from linglue.matcher import MatcherConfig, PairMatcher
@@ -53,7 +52,7 @@ def match_pairs(
     store.expect(by)
     there = store.current(made_from, pairs)
     missing = [pair for pair in pairs if pair not in there]
-    bar = tqdm(total=len(pairs), initial=len(pairs) - len(missing), unit="pair", desc="match", disable=None)
+    bar = progress(total=len(pairs), initial=len(pairs) - len(missing), unit="pair", desc="match")
     with bar:
         for pair, found in run_all(partial(_make_worker, matcher, features.path), missing, workers):
             store.put(pair, (made_from[pair[0]], made_from[pair[1]]), by, *found)

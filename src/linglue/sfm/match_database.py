@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from linglue.core.fingerprint import fingerprint
 from linglue.core.lock import locked
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import colmap_from_pixel, quiet_pycolmap
 from linglue.io.colmap.database import DatabaseImage, check_database, open_database, read_features, read_images
@@ -112,7 +112,7 @@ def _match(
         return features
 
     used = sorted({image_id for pair in pairs for image_id in pair})
-    digests = {i: _digest(load(i)) for i in tqdm(used, desc="read features", unit="image", disable=None)}
+    digests = {i: _digest(load(i)) for i in progress(used, desc="read features", unit="image")}
     if not any(database.num_keypoints_for_image(image_id) for image_id in used):
         raise LinGlueError(f"{path}: its images have no keypoints, they must be extracted first")
     built = build_matcher(matcher)
@@ -120,7 +120,7 @@ def _match(
     made_from = {pair: fingerprint(matcher=settings, features=[digests[i] for i in pair]) for pair in pairs}
     done = replacer.made_from()
     missing = [pair for pair in pairs if done.get(pair) != made_from[pair]]
-    bar = tqdm(total=len(pairs), initial=len(pairs) - len(missing), desc="match", unit="pair", disable=None)
+    bar = progress(total=len(pairs), initial=len(pairs) - len(missing), desc="match", unit="pair")
     with bar:
         for pair in missing:
             features0, features1 = load(pair[0]), load(pair[1])
@@ -152,7 +152,7 @@ def _verify(
         return cameras[image.camera_id], colmap_from_pixel(read_features(database, image).keypoints)
 
     missing = [pair for pair in pairs if not database.exists_two_view_geometry(*pair)]
-    for image_id0, image_id1 in tqdm(missing, desc="verify", unit="pair", disable=None):
+    for image_id0, image_id1 in progress(missing, desc="verify", unit="pair"):
         matches = database.read_matches(image_id0, image_id1)
         geometry = colmap.estimate_two_view_geometry(*view(image_id0), *view(image_id1), matches, options)
         database.write_two_view_geometry(image_id0, image_id1, geometry)

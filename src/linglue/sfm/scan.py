@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from linglue.core.fingerprint import file_sha256
 from linglue.core.paths import check_name
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.io.exif import UPRIGHT, read_exif
 from linglue.io.images import IMAGE_SUFFIXES
@@ -82,7 +81,7 @@ def scan_images(
     notes: list[str] = []
     duplicates: set[str] = set()
     first_of: dict[str, str] = {}  # by content
-    for path in tqdm(_candidates(folder, config, problems), unit="file", desc="scan", disable=None, leave=False):
+    for path in progress(_candidates(folder, config, problems), unit="file", desc="scan", leave=False):
         if _is_inside(path, left_out):
             continue
         name = path.relative_to(folder).as_posix()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from linglue.core.atomic import atomic_folder
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
 from linglue.io.images import read_image
@@ -62,7 +62,7 @@ def colour_points(model: pycolmap.Reconstruction, paths: Mapping[str, Path]) -> 
     """
     ids = np.array(sorted(model.point3D_ids()), dtype=np.uint64)
     sums, counts = np.zeros((len(ids), 3)), np.zeros(len(ids))
-    for number in tqdm(model.reg_image_ids(), desc="colours", unit="image", disable=None):
+    for number in progress(model.reg_image_ids(), desc="colours", unit="image"):
         image = model.image(number)
         observed = image.get_observation_points2D()
         if not len(observed) or image.name not in paths:

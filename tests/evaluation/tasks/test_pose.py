@@ -148,6 +148,15 @@ def test_end_to_end(scene: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "PoseLib" in printed and "seed 0" in printed and "threshold 1 px" in printed
 
 
+def test_listed_pairs_take_the_place_of_the_gap(scene: Path) -> None:
+    (scene / "pairs.txt").write_text("view 0.png\tview 1.png\n")
+    assert [p.pair.image1.name for p in load_scene(scene)] == ["view 1.png"]
+    for text, message in (("", "holds no pair"), ("view 0.png\tview 9.png\n", "'view 9.png' is no image of the scene")):
+        (scene / "pairs.txt").write_text(text)
+        with pytest.raises(LinGlueError, match=message):
+            load_scene(scene)
+
+
 def test_pairs_up_to_the_gap(scene: Path) -> None:
     for number in (2, 3):
         for kind, suffix in (("images", ""), ("gt", ".txt")):

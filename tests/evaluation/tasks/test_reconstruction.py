@@ -9,10 +9,9 @@ import pytest
 from epfl_scene import write_epfl
 from linglue.errors import LinGlueError
 from linglue.evaluation.colmap_sift import ColmapConfig
-from linglue.evaluation.methods import MethodOptions
-from linglue.evaluation.recipes import MethodRecipe
 from linglue.evaluation.tasks import reconstruction
 from linglue.evaluation.tasks.reconstruction import Measurement, ModelScore, load_scene, measure, summarise, tables
+from linglue.matcher import MatcherConfig
 from linglue.sfm.extract import ExtractConfig
 from linglue.sfm.map import MappingConfig
 from linglue.sfm.sparse_model import ModelStatistics
@@ -22,7 +21,7 @@ pytest.importorskip("pycolmap")
 
 VIEWS = render(5)
 HOW = Measurement(
-    [MethodRecipe("mnn", MethodOptions())],
+    {"mnn": MatcherConfig("mnn")},
     ExtractConfig(max_keypoints=500, resize=None),
     MappingConfig(threads=1),
     workers=1,

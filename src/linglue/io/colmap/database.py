@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from linglue.core.atomic import atomic_path
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import (
     SIFT_DIM,
@@ -71,13 +71,13 @@ def write_database(
         with _translated(path), colmap.Database.open(temporary) as database:
             images = _write_images(database, cameras)
             counts: dict[str, int] = {}
-            for name in tqdm(cameras, desc="features to database", unit="image", disable=None):
+            for name in progress(cameras, desc="features to database", unit="image"):
                 found = features(name)
                 counts[name] = len(found)
                 database.write_keypoints(images[name], keypoint_rows(found))
                 if with_descriptors:
                     database.write_descriptors(images[name], _descriptors(path, name, found))
-            for name0, name1, indices in tqdm(matches, desc="matches to database", unit="pair", disable=None):
+            for name0, name1, indices in progress(matches, desc="matches to database", unit="pair"):
                 _check_matches(path, name0, name1, indices, counts)
                 if database.exists_matches(images[name0], images[name1]):
                     raise LinGlueError(f"{path}: pair {name0!r}, {name1!r} is given twice, expected once")

@@ -15,7 +15,6 @@ from linglue.viz import (
     correctness,
     draw_keypoints,
     draw_matches,
-    draw_neighborhoods,
     save_image,
 )
 from linglue.viz.canvas import GAP, HEADER, MAX_HEIGHT, MAX_WIDTH
@@ -30,10 +29,6 @@ def reddish(pixel: np.ndarray) -> bool:
 
 def greenish(pixel: np.ndarray) -> bool:
     return bool(pixel[1] > 180 and pixel[0] < 90 and pixel[2] < 110)
-
-
-def bluish(pixel: np.ndarray) -> bool:
-    return bool(pixel[2] > 180 and pixel[0] < 90 and pixel[1] < 130)
 
 
 def features(count: int, **more: np.ndarray) -> Features:
@@ -55,7 +50,7 @@ def matches(**more: object) -> Matches:
     )
 
 
-@pytest.mark.parametrize(("value", "check"), [(1.0, reddish), (0.0, bluish)])
+@pytest.mark.parametrize(("value", "check"), [(1.0, greenish), (0.0, reddish)])
 def test_confidence_colours(value, check):
     canvas = draw_matches(GREY, GREY, ONE, ONE, values=[value])
     assert canvas.shape == (120, 160 + GAP + 160, 3)
@@ -81,7 +76,7 @@ def test_wrong_matches_lie_on_top():
 def test_confident_matches_lie_on_top():
     for values in ([0.0, 1.0], [1.0, 0.0]):
         canvas = draw_matches(GREY, GREY, np.repeat(ONE, 2, 0), np.repeat(ONE, 2, 0), values=values)
-        assert reddish(canvas[60, 100])
+        assert greenish(canvas[60, 100])
 
 
 def test_correctness_of_errors():
@@ -92,9 +87,9 @@ def test_correctness_of_errors():
 def test_steep_lines_and_points_outside_are_drawn():
     start, end = np.array([[150.0, 0.0]]), np.array([[2.0, 119.0]])
     canvas = draw_matches(GREY, GREY, start, end, values=[1.0])
-    assert reddish(canvas[60, 160])  # steep: from (150, 0) to (170, 119)
+    assert greenish(canvas[60, 160])  # steep: from (150, 0) to (170, 119)
     far = np.array([[-1e6, 60.0]])
-    assert reddish(draw_matches(GREY, GREY, far, ONE, values=[1.0])[60, 20])
+    assert greenish(draw_matches(GREY, GREY, far, ONE, values=[1.0])[60, 20])
 
 
 def test_no_matches_leave_the_images():
@@ -108,7 +103,7 @@ def test_two_thousand_matches_do_not_hide_the_images():
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (600, 1000, 3), dtype=np.uint8)
     points0, points1 = rng.uniform(0, 600, (2, 2000, 2))
-    canvas = draw_matches(image, image, points0, points1, values=rng.uniform(size=2000))
+    canvas = draw_matches(image, image, points0, points1, values=rng.uniform(size=2000), max_lines=None)
     assert canvas.shape[1] <= MAX_WIDTH
     plain = draw_matches(image, image, [], [])
     correlation = np.corrcoef(canvas.mean(axis=2).ravel(), plain.mean(axis=2).ravel())[0, 1]
@@ -120,8 +115,8 @@ def test_a_single_wrong_match_stays_visible_among_thousands():
     image = np.full((500, 700, 3), 100, dtype=np.uint8)
     points = rng.uniform(0, 500, (2000, 2))
     points[0] = 350, 250
-    canvas = draw_matches(image, image, points, points, correct=np.arange(2000) > 0).astype(int)
-    without = draw_matches(image, image, points[1:], points[1:], correct=np.ones(1999)).astype(int)
+    canvas = draw_matches(image, image, points, points, correct=np.arange(2000) > 0, max_lines=None).astype(int)
+    without = draw_matches(image, image, points[1:], points[1:], correct=np.ones(1999), max_lines=None).astype(int)
     assert canvas[250, 700, 0] - without[250, 700, 0] > 40
 
 
@@ -130,7 +125,7 @@ def test_unequal_sizes_share_a_height_and_points_land_in_place():
     canvas = draw_matches(GREY, small, ONE, np.array([[20.0, 30.0]]), values=[1.0])
     assert canvas.shape == (120, 160 + GAP + 80, 3)
     x, y = 168 + round(20.5 * 2 - 0.5), round(30.5 * 2 - 0.5)
-    assert reddish(canvas[y, x])
+    assert greenish(canvas[y, x])
     tall = np.zeros((5000, 100), dtype=np.uint8)
     wide = np.zeros((100, 9000), dtype=np.uint8)
     assert draw_matches(tall, tall, [], []).shape[0] == MAX_HEIGHT
@@ -139,7 +134,7 @@ def test_unequal_sizes_share_a_height_and_points_land_in_place():
 
 def test_text_is_white_with_a_black_outline_and_fits_the_width():
     bright = np.full((400, 300, 3), 200, dtype=np.uint8)
-    canvas = draw_matches(bright, bright, [], [], lines=["a caption that is much too long " * 4, "short"])
+    canvas = draw_matches(bright, bright, [], [], caption=["a caption that is much too long " * 4, "short"])
     corner = canvas[:60, :290]
     assert corner.max() > 230  # nothing of the muted image is as bright
     assert corner.min() < 30
@@ -171,27 +166,6 @@ def test_keypoints_are_dots_or_circles_with_ticks():
     assert tick[70, 80, 1] > 180  # π/2 points down
     with pytest.raises(LinGlueError, match="image is 100x50 pixels, expected the size of its features, 160x120"):
         draw_keypoints(np.zeros((50, 100, 3), dtype=np.uint8), features(3))
-
-
-def test_neighborhoods():
-    points = np.array([[30.0, 60.0], [40.0, 60.0], [120.0, 60.0], [120.0, 70.0]])
-    edges = ([0, 1], [1, 3], [1, 3])
-    canvas = draw_neighborhoods(GREY, GREY, points, points, [[0, 0], [2, 2]], edges, (20.0, 25.0), lines=["2 seeds"])
-    assert canvas.shape == (120, 328, 3)
-    assert (canvas[60, 30] == canvas[60, 40]).all()  # a member has its seed's colour, in both images
-    assert (canvas[60, 30] == canvas[60, 168 + 40]).all()
-    assert (canvas[60, 120] == canvas[70, 120]).all()
-    assert (canvas[60, 30] != canvas[60, 120]).any()
-    saturation = np.ptp(canvas.astype(int), axis=2)
-    assert saturation[80, 30] > 100  # the circles, 20 pixels in image 0 and 25 in image 1
-    assert saturation[85, 168 + 30] > 100
-    assert saturation[100, 30] == 0
-    none = ([], [], [])
-    assert draw_neighborhoods(GREY, GREY, points, points, [], none, (5.0, 5.0)).shape == (120, 328, 3)
-    with pytest.raises(LinGlueError, match="indices into keypoints1 run from 0 to 9, expected 0 to 3"):
-        draw_neighborhoods(GREY, GREY, points, points, [[0, 9]], ([0], [0], [0]), (5.0, 5.0))
-    with pytest.raises(LinGlueError, match="indices into seeds run from 1 to 1, expected 0 to 0"):
-        draw_neighborhoods(GREY, GREY, points, points, [[0, 0]], ([1], [0], [0]), (5.0, 5.0))
 
 
 def test_compare_stacks_wide_and_joins_upright_canvases():
@@ -256,3 +230,41 @@ def test_matches_of_bare_features_have_nothing_to_draw_on(tmp_path):
     with pytest.raises(LinGlueError, match="nothing to draw on"):
         matches(image0=GREY).draw(tmp_path / "a.png")
     assert not list(tmp_path.iterdir())
+
+
+def test_few_lines_are_spread_over_the_image_and_the_confident_come_first():
+    rng = np.random.default_rng(0)
+    image = np.full((500, 700, 3), 100, dtype=np.uint8)
+    crowded = rng.uniform([20, 20], [120, 120], (900, 2))
+    lonely = np.array([[650.0, 60.0], [60.0, 450.0], [650.0, 450.0]])
+    points = np.concatenate([crowded, lonely])
+    values = np.concatenate([rng.uniform(0.5, 1, 900), np.full(3, 0.9)])
+    few = draw_matches(image, image, points, points, values=values, max_lines=40)
+    plain = draw_matches(image, image, [], [])
+    for x, y in lonely.astype(int):
+        assert greenish(few[y, x] * np.array([0.5, 1, 1]))
+    everything = draw_matches(image, image, points, points, values=values, max_lines=None)
+    assert (few != plain).any(axis=2).mean() < 0.8 * (everything != plain).any(axis=2).mean()
+    twice = np.repeat(ONE, 2, 0)
+    assert greenish(draw_matches(GREY, GREY, twice, twice, values=[0.0, 1.0], max_lines=1)[60, 100])
+    with pytest.raises(LinGlueError, match="lines is 0, expected at least 1"):
+        draw_matches(GREY, GREY, ONE, ONE, max_lines=0)
+
+
+def test_the_legend_says_what_colours_mean():
+    image = np.full((500, 700, 3), 100, dtype=np.uint8)
+    point = np.array([[350.0, 100.0]])
+    for colours in ({"values": [1.0]}, {"correct": [True]}):
+        legend = draw_matches(image, image, point, point, **colours)
+        corner = legend[440:, :400].astype(int)
+        assert (corner[..., 0] - corner[..., 1]).max() > 150 and (corner[..., 1] - corner[..., 0]).max() > 150
+        assert corner.min(axis=2).max() > 230  # letters
+    without = draw_matches(image, image, point, point)
+    assert (without[440:, :400] == without[-1, 0]).all()
+
+
+def test_images_keep_their_colours():
+    image = np.zeros((120, 160, 3), dtype=np.uint8)
+    image[...] = 200, 60, 60
+    pixel = draw_matches(image, image, [], [])[60, 60].astype(int)
+    assert pixel[0] - pixel[1] > 60

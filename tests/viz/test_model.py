@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from linglue.viz.scene import draw_match_graph, draw_model
+from linglue.viz.model import draw_match_graph, draw_model
 
 pycolmap = pytest.importorskip("pycolmap")
 pytest.importorskip("matplotlib")
