@@ -42,7 +42,7 @@ docs: $(VENV)/.installed-docs
 
 # The tree and the paths in docs/architecture.md, written anew from the code.
 architecture: $(VENV)/.installed-dev
-	$(BIN)/python docs/write_architecture.py
+	$(BIN)/python tests/architecture.py
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

@@ -9,6 +9,7 @@ from linglue.sfm.current import current_state
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue clean`."""
     common.add_work(parser)
     parser.add_argument(
         "--model", action="store_true", help="also database, model, pictures and summary that LinGlue made"
@@ -17,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue clean` was asked for, and report it."""
     work = common.check_work(options.work)
     report = common.Report(options.json)
     with work.locked(), work.features() as features, work.matches() as matches:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_front_end(parser: argparse.ArgumentParser) -> None:
+    """`--features` and the weights it may need."""
     parser.add_argument(
         "--features",
         default=DEFAULT_FEATURES,
@@ -33,10 +34,12 @@ def add_front_end(parser: argparse.ArgumentParser) -> None:
 
 
 def add_max_keypoints(parser: argparse.ArgumentParser, default: int = MAX_KEYPOINTS) -> None:
+    """`--max-keypoints`, with another default where a command has its own."""
     parser.add_argument("--max-keypoints", type=int, default=default, metavar="N", help="strongest kept per image")
 
 
 def add_extraction(parser: argparse.ArgumentParser) -> None:
+    """`--max-keypoints`, `--resize`, `--tile`: how features are taken from an image."""
     add_max_keypoints(parser)
     parser.add_argument(
         "--resize",
@@ -51,6 +54,7 @@ def add_extraction(parser: argparse.ArgumentParser) -> None:
 
 
 def add_images(parser: argparse.ArgumentParser) -> None:
+    """The folder of images, and `--masks`."""
     parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of images, with any subfolders")
     parser.add_argument("--image-list", type=Path, metavar="FILE", help="only these images: one name a line")
     parser.add_argument(
@@ -69,14 +73,17 @@ def scan_config(options: argparse.Namespace) -> ScanConfig:
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """`--overwrite`: whether files of others may be replaced."""
     parser.add_argument("--overwrite", action="store_true", help="replace files in WORK that LinGlue did not make, too")
 
 
 def add_work(parser: argparse.ArgumentParser) -> None:
+    """The work folder of earlier stages."""
     parser.add_argument("work", type=Path, metavar="WORK", help="work folder of `linglue extract`")
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
+    """`--weights`: a network of the user's own."""
     parser.add_argument(
         "--weights", type=Path, metavar="FILE", help="your own network instead of the one in the package"
     )
@@ -111,6 +118,7 @@ def matcher_config(options: argparse.Namespace, features: str, device: str) -> M
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
+    """`--workers`; read it with `workers`."""
     parser.add_argument("--workers", type=int, metavar="N", help="processes; as many as cores (at most 8) unless given")
 
 
@@ -148,10 +156,12 @@ def check_work(folder: Path) -> Workspace:
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
+    """`--device`; read it with `device`."""
     parser.add_argument("--device", help="cpu or cuda; the GPU if there is one, unless given")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
+    """`--json`; `Report` obeys it."""
     parser.add_argument(
         "--json", action="store_true", help="one JSON object on standard output, all else on standard error"
     )
@@ -199,7 +209,16 @@ def check_folder(path: Path) -> None:
 
 
 class Report:
-    """Collects the facts of a run: a line each for people, or one JSON object at the end."""
+    """Collects the facts of a run: a line each for people, or one JSON object at the end.
+
+    Args:
+        as_json: lines go to standard error, and `finish` prints the object on standard output.
+
+    Example:
+        >>> report = Report(as_json=False)
+        >>> report.line("12 matches", matches=12)
+        12 matches
+    """
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -212,5 +231,6 @@ class Report:
             print(text, file=sys.stderr if self._as_json else sys.stdout, flush=True)
 
     def finish(self) -> None:
+        """Print the JSON object, if that was asked for."""
         if self._as_json:
             print(json.dumps(self._facts))

@@ -39,6 +39,7 @@ class StereoPair:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue demo`."""
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("linglue-demo"), metavar="DIR", help="folder for the picture"
     )
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue demo` was asked for, and report it."""
     common.check_folder(options.output)
     report = common.Report(options.json)
     pair = load_motorcycle()

@@ -34,6 +34,7 @@ MADE = {"homography": "predictions", "pose": "predictions", "reconstruction": "m
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue eval`."""
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
     for name, summary in TASKS.items():
         task = tasks.add_parser(name, help=summary, description=summary, formatter_class=parser.formatter_class)
@@ -138,6 +139,7 @@ def _add_reconstruction(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue eval` was asked for, and report it."""
     common.check_folder(options.output)
     if options.plot is not None:
         common.check_output(options.plot, plots.SUFFIXES)

@@ -23,6 +23,7 @@ Item = TypeVar("Item")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue export`."""
     common.add_work(parser)
     parser.add_argument("--hloc-features", type=Path, metavar="FILE.h5", help="features as hloc reads them")
     parser.add_argument("--hloc-matches", type=Path, metavar="FILE.h5", help="matches as hloc reads them")
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue export` was asked for, and report it."""
     from linglue.sfm.current import current_state
 
     work = common.check_work(options.work)

@@ -15,6 +15,7 @@ from linglue.sfm.workspace import Workspace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue extract`."""
     common.add_images(parser)
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="WORK", help="work folder; or FILE.npz for one image"
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue extract` was asked for, and report it."""
     if options.output.suffix == ".npz":
         _extract_one(options)
     else:

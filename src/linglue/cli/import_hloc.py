@@ -17,6 +17,7 @@ from linglue.types import Features
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue import-hloc`."""
     parser.add_argument("file", type=Path, metavar="FEATURES.h5", help="hloc's feature file")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="WORK", help="work folder")
     parser.add_argument("--features", required=True, metavar="NAME", help="front-end that made them")
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue import-hloc` was asked for, and report it."""
     kind = front_end(options.features).name
     names = list_hloc_images(options.file)
     if not names:

@@ -26,6 +26,7 @@ DETAILS_SUFFIX = ".jsonl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue localize`."""
     parser.add_argument(
         "queries",
         type=Path,
@@ -72,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue localize` was asked for, and report it."""
     need("pycolmap", "linglue localize")
     common.check_output(options.output, (".txt",))
     details = options.output.with_suffix(DETAILS_SUFFIX)

@@ -15,6 +15,7 @@ from linglue.sfm.reconstruct import map_work
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue map`."""
     common.add_work(parser)
     parser.add_argument(
         "--images", type=Path, metavar="DIR", help="the images, for EXIF and colours; where they were unless given"
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue map` was asked for, and report it."""
     need("pycolmap", "linglue map")
     work = common.check_work(options.work)
     if options.images is not None and not options.images.is_dir():

@@ -20,6 +20,7 @@ HDF5_SUFFIXES = (".h5", ".hdf5")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue match`."""
     parser.add_argument("image0", metavar="A", help="image, features .npz, or FILE.h5::IMAGE of an hloc file")
     parser.add_argument("image1", metavar="B", help="the same for the other side")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="matches as .npz or .json")
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue match` was asked for, and report it."""
     from linglue.core.stopwatch import Stopwatch
     from linglue.features import make_extractor
     from linglue.io.npz import save_matches

@@ -13,6 +13,7 @@ from linglue.sfm.match_database import EXHAUSTIVE, EXISTING, match_database
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue match-database`."""
     parser.add_argument("database", type=Path, metavar="DATABASE", help="made by `colmap feature_extractor`")
     parser.add_argument(
         "--pairs",
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue match-database` was asked for, and report it."""
     matcher = MatcherConfig(features="sift", weights=options.weights, device=common.device(options))
     report = common.Report(options.json)
     watch = Stopwatch("cpu")

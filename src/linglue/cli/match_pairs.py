@@ -11,6 +11,7 @@ from linglue.sfm.match import match_pairs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue match-pairs`."""
     common.add_work(parser)
     common.add_matching(parser)
     common.add_workers(parser)
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue match-pairs` was asked for, and report it."""
     work = common.check_work(options.work)
     if not work.pairs.is_file():
         raise LinGlueError(f"{work.folder}: holds no {work.pairs.name}, expected a folder of `linglue pairs`")

@@ -15,6 +15,7 @@ from linglue.matcher import presets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue models`."""
     fetchable = ", ".join(name for name, facts in FRONT_ENDS.items() if facts.download)
     parser.add_argument("--fetch", metavar="NAME", help=f"download the weights of a front-end: {fetchable}")
     parser.add_argument("--accept-licence", action="store_true", help="accept the terms of the weights that have some")
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue models` was asked for, and report it."""
     if options.fetch is not None:
         _fetch(options)
     elif options.json:

@@ -13,6 +13,7 @@ from linglue.sfm.reconstruct import pairs_fingerprint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue pairs`."""
     common.add_work(parser)
     add_pairs(parser)
     parser.add_argument(
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue pairs` was asked for, and report it."""
     config, work = pairs_config(options), common.check_work(options.work)
     report = common.Report(options.json)
     with work.locked(), work.features() as features:

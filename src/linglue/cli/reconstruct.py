@@ -22,6 +22,7 @@ from linglue.sfm.workspace import Workspace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue reconstruct`."""
     common.add_images(parser)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="WORK", help="work folder")
     common.add_front_end(parser)
@@ -61,6 +62,7 @@ def add_mapping(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue reconstruct` was asked for, and report it."""
     need("pycolmap", "linglue reconstruct")
     device, work = common.device(options), Workspace(options.output)
     imported = _imported_kind(work)

@@ -14,11 +14,13 @@ from linglue.sfm.workspace import Workspace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue status`."""
     common.add_work(parser)
     common.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue status` was asked for, and report it."""
     work = common.check_work(options.work)
     report = common.Report(options.json)
     with work.reading(), work.features() as features:

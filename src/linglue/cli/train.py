@@ -11,11 +11,13 @@ from linglue.training.run import train
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue train`."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help="the run, e.g. configs/small.toml")
     common.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue train` was asked for, and report it."""
     config = read_config(options.config)
     report = common.Report(options.json)
     weights = train(config)

@@ -12,11 +12,13 @@ from linglue.training.front_end.trainer import train_features
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue train-features`."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help="the run, e.g. configs/linpoint.toml")
     common.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
+    """Do what `linglue train-features` was asked for, and report it."""
     config = read_toml(options.config, FrontEndConfig)
     common.check_folder(config.output)
     report = common.Report(options.json)

@@ -30,10 +30,22 @@ def default_workers(device: str) -> int:
 def run_all(
     make: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task], workers: int
 ) -> Iterator[tuple[Task, Result]]:
-    """Each task with its result, in any order. `make()` builds the function that does one, once per process.
+    """Do all tasks; the cores are shared out among the workers.
 
     With several workers `make` and all tasks and results must be picklable, and a script needs the usual
-    `if __name__ == "__main__"`. The cores are shared out among the workers.
+    `if __name__ == "__main__"`.
+
+    Args:
+        make: builds the function that does one task, once per process.
+        tasks: what is to be done.
+        workers: processes; with one, everything happens in this process.
+
+    Returns:
+        Each task with its result, as they come, in any order.
+
+    Example:
+        >>> sorted(run_all(lambda: abs, [-2, 1], workers=1))
+        [(-2, 2), (1, 1)]
     """
     if workers < 1:
         raise LinGlueError(f"workers is {workers}, expected at least 1")

@@ -10,7 +10,18 @@ import torch
 
 
 class Stopwatch:
-    """Adds up the wall-clock seconds of named stages: `with watch.stage("network"): …`."""
+    """Adds up the wall-clock seconds of named stages.
+
+    Args:
+        device: where the work is done; on a GPU, a stage ends when its kernels have.
+
+    Example:
+        >>> watch = Stopwatch()
+        >>> with watch.stage("sum"):
+        ...     total = sum(range(1000))
+        >>> list(watch.seconds)
+        ['sum']
+    """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.seconds: dict[str, float] = {}
@@ -18,6 +29,7 @@ class Stopwatch:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
+        """Add the seconds until the `with` block ends to those of this stage."""
         start = self._now()
         try:
             yield

@@ -1,0 +1,1 @@
+"""From descriptors to matches: pure functions on tensors, without parameters."""

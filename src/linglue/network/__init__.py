@@ -1,0 +1,1 @@
+"""The network: rewrites descriptors so that partners become nearest neighbours; it does not match."""

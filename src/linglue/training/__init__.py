@@ -1,0 +1,1 @@
+"""Learning: pairs from several sources, features cached once, losses, a loop that resumes to the bit."""

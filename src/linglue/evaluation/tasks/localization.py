@@ -154,24 +154,15 @@ def evaluate(
         "top": top,
         "pose": asdict(pose),
     }
-    note = (
+    results = ("localization", summary, rows, "images", tables(summary), _note(extract, pose), settings)
+    return Result(*results, len(rows), 0, prepared.missing, problems, {"poses": poses})
+
+
+def _note(extract: ExtractConfig, pose: PoseConfig) -> str:
+    """The settings in a line for people."""
+    return (
         f"settings: {size_note(extract)}; known intrinsics; error at most {pose.max_error:g} px at a longer side of "
         f"{REFERENCE_SIDE}, at least {pose.min_inliers} inliers, seed {pose.seed}; distances in the unit of the truth"
-    )
-    made, files = len(rows), {"poses": poses}
-    return Result(
-        "localization",
-        summary,
-        rows,
-        "images",
-        tables(summary),
-        note,
-        settings,
-        made,
-        0,
-        prepared.missing,
-        problems,
-        files,
     )
 
 
