@@ -49,10 +49,8 @@ def blocks(document: str, *languages: str) -> list[str]:
 def commands(document: str) -> Iterator[str]:
     """Every line `linglue …` of a code block, without its comment; `…` and `[` stand for something left out."""
     text = (ROOT / document).read_text(encoding="utf-8")
-    for line in [
-        *"\n".join(blocks(document, "sh", "bash")).splitlines(),
-        *re.findall(r"^    (linglue .*)$", text, re.M),
-    ]:
+    indented = re.findall(r"^    (linglue .*)$", text, re.M)
+    for line in re.split(r"\n|&&", "\n".join([*blocks(document, "sh", "bash"), *indented])):
         command = re.sub(r"\s+#.*", "", line).strip().removeprefix("python -m ")
         if command.startswith("linglue ") and not re.search(r"…|\[", command):
             yield command
