@@ -18,12 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from linglue.io.colmap_database import write_database
+from linglue.io.colmap.database import write_database
 from linglue.matcher import MatcherConfig
-from linglue.sfm.feature_store import FeatureStore
 from linglue.sfm.match import match_pairs
-from linglue.sfm.match_store import MatchStore
 from linglue.sfm.retrieval import Retrieval
+from linglue.sfm.store import FeatureStore, MatchStore
 from linglue.types import Features, Matches
 
 SIZE = (1600, 1200)

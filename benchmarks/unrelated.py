@@ -9,9 +9,9 @@ import numpy as np
 from tqdm import tqdm
 
 from linglue.errors import LinGlueError
-from linglue.evaluation.methods import MethodOptions, make_method
 from linglue.features import make_extractor
-from linglue.training.sources.photos import Photos
+from linglue.matcher import MatcherConfig
+from linglue.training.images.photos import Photos
 
 METHODS = ("mnn", "ratio", "adalam", "linglue")
 
@@ -35,10 +35,10 @@ def main() -> None:
         extractor.extract(held_out[int(index)], options.max_keypoints, options.resize)
         for index in tqdm(chosen, unit="image", disable=None)
     ]
-    methods = [make_method(name, MethodOptions(options.features)) for name in METHODS]
+    methods = {name: MatcherConfig(name, options.features).build() for name in METHODS}
     counts = {
-        method.name: [len(method.match(features[i], features[i + 1])[0]) for i in range(0, len(features), 2)]
-        for method in methods
+        name: [len(matcher.match(features[i], features[i + 1])) for i in range(0, len(features), 2)]
+        for name, matcher in methods.items()
     }
     print("| method | median matches | mean | most |\n|---|---:|---:|---:|")
     for name, found in counts.items():

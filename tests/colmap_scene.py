@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linglue.geometry.colmap import pixel_from_colmap
-from linglue.io.colmap_database import write_database
+from linglue.io.colmap.database import write_database
 from linglue.types import Features
 
 NAMES = ["left side/ä 1.jpg", "left side/ä 1.png", "right-side/b.jpg", "c.jpg"]

@@ -13,8 +13,11 @@ import cv2
 import numpy as np
 from skimage import data
 
-from linglue.training.sources.scene import Camera, Surface, colour, quad, see
-from linglue.training.sources.warp import pyramid
+from linglue.geometry.camera import Camera
+from linglue.geometry.camera import View as TrueView
+from linglue.geometry.pose import Pose
+from linglue.training.images.warp import pyramid
+from linglue.training.sources.renderer import Surface, colour, quad, see
 from linglue.types import ImageSize
 
 SIZE = ImageSize(480, 360)
@@ -30,13 +33,16 @@ class View:
 
     name: str  # below the folder that `write_photos` is given
     image: np.ndarray  # (H, W, 3) uint8 RGB
-    camera: Camera
+    truth: TrueView
+
+    @property
+    def camera(self) -> Camera:
+        return self.truth.camera
 
     @property
     def cam_from_world(self) -> np.ndarray:
         """(3, 4) rotation and translation."""
-        rotation = self.camera.rotation
-        return np.column_stack([rotation, -rotation @ self.camera.centre])
+        return self.truth.cam_from_world.matrix
 
 
 @lru_cache(maxsize=2)
@@ -46,10 +52,10 @@ def render(count: int = 8) -> tuple[View, ...]:
     surfaces = _room()
     views = []
     for number, azimuth in enumerate(np.linspace(-25, 25, count)):
-        camera = _camera(np.deg2rad(azimuth), height=0.35 * np.sin(1.7 * number), distance=6.0 + 0.3 * np.cos(number))
-        image = colour(surfaces, see(surfaces, camera), np.full((SIZE.height, SIZE.width, 3), 128, dtype=np.uint8))
+        view = _view(np.deg2rad(azimuth), height=0.35 * np.sin(1.7 * number), distance=6.0 + 0.3 * np.cos(number))
+        image = colour(surfaces, see(surfaces, view), np.full((SIZE.height, SIZE.width, 3), 128, dtype=np.uint8))
         noisy = np.clip(image + rng.normal(0, 2.0, image.shape), 0, 255).round().astype(np.uint8)
-        views.append(View(f"{FOLDER}/view {number}.png", noisy, camera))
+        views.append(View(f"{FOLDER}/view {number}.png", noisy, view))
     return tuple(views)
 
 
@@ -61,14 +67,15 @@ def write_photos(folder: Path, views: tuple[View, ...]) -> None:
         cv2.imwrite(str(path), cv2.cvtColor(view.image, cv2.COLOR_RGB2BGR))
 
 
-def _camera(azimuth: float, height: float, distance: float) -> Camera:
+def _view(azimuth: float, height: float, distance: float) -> TrueView:
     """Stands on a circle around the origin (y points down) and looks at a point close to it."""
     centre = np.array([distance * np.sin(azimuth), -0.8 - height, -distance * np.cos(azimuth)])
     forward = np.array([0.4 * np.sin(3 * azimuth), 0.1, 0.4]) - centre
     forward /= np.linalg.norm(forward)
     right = np.cross([0.0, 1.0, 0.0], forward)
     right /= np.linalg.norm(right)
-    return Camera(SIZE, FOCAL, np.stack([right, np.cross(forward, right), forward]), centre)
+    rotation = np.stack([right, np.cross(forward, right), forward])
+    return TrueView(Camera.centred(SIZE, FOCAL), Pose.at(rotation, centre))
 
 
 def _room() -> list[Surface]:

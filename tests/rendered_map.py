@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from linglue.evaluation.known_poses import KnownView, triangulate, write_known_database
-from linglue.evaluation.methods import MethodOptions, make_method
 from linglue.features import make_extractor
-from linglue.geometry.colmap import colmap_from_pixel
-from linglue.geometry.pose import Pose
+from linglue.geometry.colmap import colmap_from_camera
+from linglue.geometry.pose import Pose, rotation_error
+from linglue.matcher import MatcherConfig
 from linglue.sfm.sparse_model import write_model
 from linglue.sfm.workspace import Workspace
 from rendered import View
@@ -20,10 +20,8 @@ KEYPOINTS = 300
 
 def pinhole(view: View):
     """The true camera as COLMAP has it; skips the test where there is no pycolmap."""
-    pycolmap = pytest.importorskip("pycolmap")
-    k = view.camera.matrix
-    params = [k[0, 0], k[1, 1], *colmap_from_pixel(k[:2, 2])]
-    return pycolmap.Camera(model="PINHOLE", width=view.camera.size.width, height=view.camera.size.height, params=params)
+    pytest.importorskip("pycolmap")
+    return colmap_from_camera(view.camera)
 
 
 def intrinsics(view: View) -> str:
@@ -33,18 +31,18 @@ def intrinsics(view: View) -> str:
 
 
 def truth(view: View) -> Pose:
-    return Pose.from_matrix(view.cam_from_world)
+    return view.truth.cam_from_world
 
 
 def write_map(folder: Path, views: tuple[View, ...]) -> None:
     """Features and a model with the true poses."""
-    extractor, match = make_extractor("sift"), make_method("ratio", MethodOptions()).match
+    extractor, match = make_extractor("sift"), MatcherConfig("ratio").build().match
     work = Workspace(folder)
     with work.features() as store:
         for view in views:
             store.put(view.name, "rendered", extractor.extract(view.image, KEYPOINTS))
         features = {view.name: store.get(view.name) for view in views}
-    found = {pair: match(*(features[name] for name in pair))[0] for pair in combinations(sorted(features), 2)}
+    found = {pair: match(*(features[name] for name in pair)).indices for pair in combinations(sorted(features), 2)}
     known = {view.name: KnownView(pinhole(view), truth(view)) for view in views}
     write_known_database(work.database, known, features.__getitem__, list(found), lambda *pair: found[pair])
     write_model(triangulate(work.database, known), work.model)
@@ -53,5 +51,4 @@ def write_map(folder: Path, views: tuple[View, ...]) -> None:
 def errors(found: Pose, view: View) -> tuple[float, float]:
     """Metres and degrees from the truth."""
     true = truth(view)
-    turned = (np.trace(found.rotation.T @ true.rotation) - 1) / 2
-    return float(np.linalg.norm(found.centre - true.centre)), float(np.degrees(np.arccos(np.clip(turned, -1, 1))))
+    return float(np.linalg.norm(found.centre - true.centre)), rotation_error(found.rotation, true.rotation)

@@ -10,7 +10,8 @@ import torch
 from PIL import Image as PillowImage
 
 import linglue
-from linglue.io.images import resize_points, shrink
+from linglue.geometry.pixels import resize_points
+from linglue.io.images import shrink
 from linglue.io.npz import load_matches, save_features, save_matches
 
 BLOBS = np.array([[40.0, 25.0], [100.25, 30.5], [170.5, 60.75], [60.75, 90.25], [130.0, 110.5], [200.5, 120.0]])

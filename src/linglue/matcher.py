@@ -16,7 +16,7 @@ from linglue.core.fingerprint import code_sha256
 from linglue.core.registry import Registry
 from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
-from linglue.features import FRONT_ENDS, MAX_KEYPOINTS, RESIZE, make_extractor
+from linglue.features import DEFAULT_FEATURES, FRONT_ENDS, MAX_KEYPOINTS, RESIZE, make_extractor
 from linglue.features.base import Extractor
 from linglue.io.images import Image, ImageSource, Mask
 from linglue.matching.baselines import MutualNearest, RatioTest
@@ -50,7 +50,7 @@ class MatcherConfig:
     """
 
     name: str = "linglue"  # of MATCHERS, or package:Name of a callable that makes a PairMatcher of a MatcherConfig
-    features: str = "sift"  # kind of the features to match
+    features: str = DEFAULT_FEATURES  # kind of the features to match
     weights: Path | None = None  # your own network; None: the one in the package
     device: str = "cpu"
     matching: MatchingConfig = field(default_factory=MatchingConfig)
@@ -96,7 +96,7 @@ class Matcher:
     @classmethod
     def from_pretrained(
         cls,
-        name: str = "sift",
+        name: str = DEFAULT_FEATURES,
         extractor_weights: str | Path | None = None,
         weights: str | Path | None = None,
         device: str | None = None,
@@ -105,7 +105,7 @@ class Matcher:
         """A front-end with the network that comes with the package, or with your own. Nothing is downloaded.
 
         Args:
-            name: of the front-end.
+            name: of the front-end, or your own as package.module:Class.
             extractor_weights: the front-end's own file where it needs one (superpoint, aliked, disk).
             weights: file of your own network; None: the one in the package.
             device: "cuda" where there is one, unless given.
@@ -276,8 +276,11 @@ MATCHERS = Registry(
         "linglue-nofilter": "linglue.matcher:_linglue_nofilter",  # mutual nearest neighbours of its descriptors
         "mnn": "linglue.matcher:_mnn",  # mutual nearest neighbours of the raw descriptors
         "ratio": "linglue.matcher:_ratio",  # the same with Lowe's ratio test
-        "adalam": "linglue.evaluation.peers:AdaLAM",
-        "lightglue": "linglue.evaluation.peers:LightGlue",
+        "adalam": "linglue.evaluation.peers.adalam:AdaLam",
+        "lightglue": "linglue.evaluation.peers.lightglue:LightGlue",
+        "superglue": "linglue.evaluation.peers.superglue:SuperGlue",
+        "superglue-10": "linglue.evaluation.peers.superglue:superglue_10",
+        "colmap-sift": "linglue.evaluation.peers.colmap:ColmapSift",
     },
 )
 

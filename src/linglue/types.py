@@ -189,8 +189,13 @@ class Matches:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def draw(self, path: str | Path) -> None:
-        """Write a picture of the matches, coloured by score; needs the images, so not after matching bare Features."""
-        from linglue.viz import save_matches
+    def draw(self, path: str | Path, max_lines: int | None = 200) -> None:
+        """Write a picture of the matches, coloured by score; needs the images, so not after matching bare Features.
 
-        save_matches(self, path)
+        Args:
+            path: .png, .jpg or .webp.
+            max_lines: At most so many are drawn, spread over the image, the confident ones first; None: all.
+        """
+        from linglue.viz import save_drawing
+
+        save_drawing(path, self, max_lines)

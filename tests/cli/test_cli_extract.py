@@ -76,7 +76,7 @@ def test_refused_in_one_line(run, images, tmp_path, case):
     arguments, wanted = {
         "missing": ((tmp_path / "missing", *work), "missing: no such folder"),
         "no image inside": ((tmp_path / "nothing", *work), ".jpg"),
-        "only bad": ((tmp_path / "bad", *work), "none of its photographs could be used"),
+        "only bad": ((tmp_path / "bad", *work), "none of its images could be used"),
         "output is a file": ((images, "-o", tmp_path / "bad" / "bad.jpg"), "bad.jpg"),
         "masks for one": ((images / "a.png", "-o", tmp_path / "a.npz", "--masks", tmp_path), "--masks is"),
         "no workers": ((images, "-o", tmp_path / "work", "--workers", 0), "--workers is 0, expected at least 1"),

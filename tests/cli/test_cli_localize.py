@@ -1,11 +1,12 @@
 """linglue localize: queries of a folder and of a list, against a map of a rendered room."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from linglue.geometry.pose import read_poses
+from linglue.io.poses import read_poses
 from rendered import FOCAL, render, write_photos
 from rendered_map import KEYPOINTS, errors, intrinsics, write_map
 
@@ -70,7 +71,6 @@ def test_a_list_with_intrinsics(run, work, photos, tmp_path):
 
 def test_mistakes_are_one_line_and_nothing_is_written(run, work, photos, tmp_path):
     output, before = tmp_path / "poses.txt", sorted(tmp_path.iterdir())
-    empty = tmp_path / "photos" / "room"
     for arguments in (
         (photos, "--map", tmp_path, "-o", output),
         (photos, "--map", work, "-o", tmp_path / "poses.csv"),
@@ -80,10 +80,34 @@ def test_mistakes_are_one_line_and_nothing_is_written(run, work, photos, tmp_pat
         (photos, "--map", work, "-o", output, "--images", photos),
         (photos, "--map", work, "-o", output, "--intrinsics", "none.txt"),
         (tmp_path / "none", "--map", work, "-o", output),
-        (next(empty.iterdir()), "--map", work, "-o", output),
     ):
         outcome = run("localize", *arguments)
         assert outcome.code == 1 and outcome.out == "", arguments
         assert outcome.err.startswith("linglue localize: ") and outcome.err.count("\n") == 1, outcome.err
         assert "expected" in outcome.err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_one_image(run, work, photos, tmp_path):
+    image = photos / QUERIES[0].name
+    command = ("localize", image, "--map", work, "-o", tmp_path / "poses.txt", "--max-keypoints", KEYPOINTS)
+    outcome = run(*command, "--intrinsics", f"{FOCAL},{FOCAL},240,180")
+    assert outcome.code == 0, outcome.err
+    assert errors(read_poses(tmp_path / "poses.txt")[image.name], QUERIES[0])[0] < 0.05
+
+
+@pytest.mark.parametrize("content", ['{"mine": 1}\n', "not JSON\n", '{"name": "a"}\n{"name": "b"}\n'])
+def test_a_file_of_others_beside_the_poses_is_not_touched(run, work, photos, tmp_path, content):
+    (tmp_path / "poses.jsonl").write_text(content)
+    outcome = run("localize", photos, "--map", work, "-o", tmp_path / "poses.txt", "--max-keypoints", KEYPOINTS)
+    assert outcome.code == 1 and outcome.err.count("\n") == 1 and "poses.jsonl: is no record" in outcome.err
+    assert (tmp_path / "poses.jsonl").read_text() == content and not (tmp_path / "poses.txt").exists()
+
+
+def test_a_map_that_cannot_be_written(run, work, photos, tmp_path, monkeypatch):
+    before = {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
+    for name in ("core.sqlite", "sfm.workspace"):
+        monkeypatch.setattr(f"linglue.{name}.os.access", lambda path, mode: work not in (path, *Path(path).parents))
+    command = ("localize", photos, "--map", work, "-o", tmp_path / "poses.txt", "--max-keypoints", KEYPOINTS)
+    assert run(*command, "--intrinsics", f"{FOCAL},{FOCAL},240,180").code == 0
+    assert {path: path.read_bytes() for path in work.rglob("*") if path.is_file()} == before

@@ -3,7 +3,7 @@
 import json
 
 from colmap_scene import all_pairs, write_scene
-from linglue.io.colmap_database import open_database
+from linglue.io.colmap.database import open_database
 
 
 def test_matches_are_replaced_and_kept_on_the_second_run(run, tmp_path):

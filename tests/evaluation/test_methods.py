@@ -4,9 +4,13 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from linglue.errors import LinGlueError
-from linglue.evaluation.methods import METHODS, MethodOptions, make_method
+from linglue.evaluation.methods import prepare
+from linglue.evaluation.peers import NoWeights
+from linglue.matcher import MATCHERS, MatcherConfig
+from linglue.sfm.extract import ExtractConfig
 from linglue.types import Features
 
 PLAIN = ("mnn", "ratio", "linglue", "linglue-nofilter")
@@ -35,7 +39,8 @@ def _needs(name: str) -> None:
 def test_finds_the_identity(name: str) -> None:
     _needs(name)
     features = make_features(300)
-    indices, scores = make_method(name, MethodOptions()).match(features, features)
+    found = MatcherConfig(name).build().match(features, features)
+    indices, scores = found.indices, found.scores
     assert indices.dtype == np.int64 and scores.dtype == np.float32 and len(indices) == len(scores)
     assert len(indices) >= 250
     assert (indices[:, 0] == indices[:, 1]).all()
@@ -46,7 +51,8 @@ def test_finds_the_identity(name: str) -> None:
 @pytest.mark.parametrize("counts", [(0, 0), (0, 5), (1, 1), (5, 0), (2, 3), (300, 1), (8, 8)])
 def test_little_input(name: str, counts: tuple[int, int]) -> None:
     _needs(name)
-    indices, scores = make_method(name, MethodOptions()).match(make_features(counts[0]), make_features(counts[1], 1))
+    found = MatcherConfig(name).build().match(make_features(counts[0]), make_features(counts[1], 1))
+    indices, scores = found.indices, found.scores
     assert indices.shape == (len(scores), 2)
     assert (indices < counts).all()
 
@@ -54,8 +60,7 @@ def test_little_input(name: str, counts: tuple[int, int]) -> None:
 def test_adalam_without_scales_and_orientations() -> None:
     pytest.importorskip("kornia")
     features = make_features(300, shaped=False)
-    indices, _ = make_method("adalam", MethodOptions()).match(features, features)
-    assert len(indices) >= 250
+    assert len(MatcherConfig("adalam").build().match(features, features)) >= 250
 
 
 def test_adalam_reads_orientations() -> None:
@@ -64,7 +69,7 @@ def test_adalam_reads_orientations() -> None:
     features0 = make_features(300)
     x, y = features0.keypoints.T
     turned = np.stack([480 - y, x], axis=1)  # +x → +y, the sense of increasing angles
-    adalam = make_method("adalam", MethodOptions())
+    adalam = MatcherConfig("adalam").build()
     rng = np.random.default_rng(3)
     spread = rng.uniform(0, 2 * np.pi, 300).astype(np.float32)
     counts = []
@@ -73,7 +78,7 @@ def test_adalam_reads_orientations() -> None:
             Features(keypoints=k, descriptors=features0.descriptors, image_size=s, scales=features0.scales, oris=o)
             for k, s, o in ((features0.keypoints, (640, 480), oris0), (turned, (480, 640), oris1))
         )
-        counts.append(len(adalam.match(first, second)[0]))
+        counts.append(len(adalam.match(first, second)))
     assert counts[0] >= 250
     assert counts[1] < 0.7 * counts[0]
 
@@ -81,36 +86,76 @@ def test_adalam_reads_orientations() -> None:
 def test_ratio_is_a_subset_of_mnn() -> None:
     features0, features1 = make_features(300), make_features(300, seed=1)
     found = {
-        name: {tuple(p) for p in make_method(name, MethodOptions()).match(features0, features1)[0].tolist()}
+        name: {tuple(p) for p in MatcherConfig(name).build().match(features0, features1).indices.tolist()}
         for name in ("mnn", "ratio")
     }
     assert found["ratio"] < found["mnn"]
 
 
 def test_unknown_method_lists_the_allowed() -> None:
-    with pytest.raises(LinGlueError, match="'best', expected mnn, ratio, adalam, linglue"):
-        make_method("best", MethodOptions())
-    assert "lightglue" in METHODS
+    with pytest.raises(LinGlueError, match="'best', expected linglue, linglue-nofilter, mnn, ratio, adalam"):
+        MatcherConfig("best").build()
+    assert "lightglue" in MATCHERS.names()
 
 
 def test_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kornia", None)
-    with pytest.raises(LinGlueError, match=r"method adalam needs kornia, .* pip install kornia$"):
-        make_method("adalam", MethodOptions())
+    with pytest.raises(LinGlueError, match=r"matcher adalam needs kornia, .* pip install linglue\[kornia\]$"):
+        MatcherConfig("adalam").build()
 
 
 def test_lightglue_needs_features_it_was_trained_for_and_its_file(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(LinGlueError, match="no weights for 'sift' features, expected aliked, disk"):
-        make_method("lightglue", MethodOptions("sift"))
+    with pytest.raises(LinGlueError, match="no weights for 'sift' features, expected aliked, disk, xfeat"):
+        MatcherConfig("lightglue", "sift").build()
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    with pytest.raises(LinGlueError, match="aliked_lightglue_v0-1_arxiv-pth: method lightglue needs this weights file"):
-        make_method("lightglue", MethodOptions("aliked"))
+    monkeypatch.delenv("LINGLUE_PEERS", raising=False)
+    with pytest.raises(NoWeights, match="matcher lightglue has no weights: aliked_lightglue_v0-1_arxiv-pth is not in"):
+        MatcherConfig("lightglue", "aliked").build()
+    with pytest.raises(NoWeights, match=r"superglue_outdoor\.pth is not in"):
+        MatcherConfig("superglue", "superpoint").build()
+
+
+def test_a_peer_without_weights_is_reported_and_the_others_run(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.delenv("LINGLUE_PEERS", raising=False)
+    superglue = MatcherConfig("superglue", "superpoint")
+    prepared = prepare({"mnn": MatcherConfig("mnn"), "superglue": superglue}, ExtractConfig())
+    assert list(prepared.ready) == ["mnn"] and list(prepared.missing) == ["superglue"]
+    with pytest.raises(LinGlueError, match="no method to measure, expected some of linglue"):
+        prepare({"superglue": superglue}, ExtractConfig())
+
+
+def test_colmaps_matcher_finds_the_identity_and_survives_little_input() -> None:
+    pytest.importorskip("pycolmap")
+    colmap, features = MatcherConfig("colmap-sift").build(), make_features(300)
+    found = colmap.match(features, features)
+    assert len(found) >= 250 and (found.indices[:, 0] == found.indices[:, 1]).all()
+    assert len(colmap.match(features, make_features(0))) == 0
+    with pytest.raises(LinGlueError, match="cannot match 'aliked' features, expected sift"):
+        MatcherConfig("colmap-sift", "aliked").build()
+
+
+def test_superglue_in_the_layout_of_transformers() -> None:
+    """Heads are interleaved in the original: channel d * 4 + h of 8 belongs to entry d of head h."""
+    from linglue.evaluation.peers.superglue import convert_state
+
+    weight = torch.arange(8.0)[:, None, None].repeat(1, 8, 1)
+    state = {"gnn.layers.0.attn.proj.0.weight": weight, "gnn.layers.0.attn.merge.weight": weight.transpose(0, 1)}
+    state |= {"kenc.encoder.4.running_mean": torch.zeros(64), "kenc.encoder.12.weight": torch.zeros(256, 256, 1)}
+    converted = convert_state(state)
+    order = [0.0, 4.0, 1.0, 5.0, 2.0, 6.0, 3.0, 7.0]
+    assert converted["gnn.layers.0.attention.self.query.weight"][:, 0].tolist() == order
+    assert converted["gnn.layers.0.attention.output.dense.weight"][0].tolist() == order
+    assert converted["keypoint_encoder.encoder.1.batch_norm.running_mean"].shape == (64,)
+    assert converted["keypoint_encoder.encoder.4.weight"].shape == (256, 256)
 
 
 def test_network_of_another_kind_is_refused() -> None:
     from linglue.network.weights import packaged_weights
 
     with pytest.raises(LinGlueError, match="made for 'sift' features, expected one for 'disk'"):
-        make_method("linglue", MethodOptions("disk", weights=packaged_weights("sift")))
+        MatcherConfig("linglue", "disk", weights=packaged_weights("sift")).build()

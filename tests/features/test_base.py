@@ -1,7 +1,4 @@
-"""What all front-ends share: the way back to original pixels, masks, tiles, weights files, and the list of names."""
-
-import subprocess
-import sys
+"""What all front-ends share: the way back to original pixels, masks, tiles, weights files."""
 
 import numpy as np
 import pytest
@@ -10,9 +7,9 @@ from PIL import Image as PillowImage
 from skimage import data
 
 from linglue.errors import LinGlueError
-from linglue.features import FRONT_ENDS, make_extractor
-from linglue.features.base import Extractor, load_weights
+from linglue.features.base import Extractor
 from linglue.features.sift import Sift
+from linglue.features.weights import load_weights
 from linglue.types import Features, ImageSize
 
 
@@ -174,27 +171,3 @@ def test_weights_load_only_if_every_tensor_fits(tmp_path):
         with pytest.raises(LinGlueError, match=says) as caught:
             load_weights(net, path, "good.pth from somewhere")
         assert str(path) in str(caught.value) and "good.pth from somewhere" in str(caught.value)
-
-
-def test_learned_front_ends_are_imported_only_on_demand():
-    modules = ("kornia", "linglue.features.superpoint", "linglue.features.kornia_frontends")
-    code = f"import sys, linglue.features; print(*(m in sys.modules for m in {modules}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False"] * 3
-
-
-def test_registry_lists_what_can_be_made():
-    assert list(FRONT_ENDS) == ["linpoint", "sift", "superpoint", "aliked", "disk"]
-    assert all(name == entry.name and entry.licence and entry.dim for name, entry in FRONT_ENDS.items())
-    assert all(bool(entry.weights_source) == entry.needs_weights for entry in FRONT_ENDS.values())
-    extractor = make_extractor("sift")
-    assert (extractor.kind, extractor.dim, extractor.licence) == ("sift", 128, FRONT_ENDS["sift"].licence)
-
-
-def test_registry_refuses_with_what_is_allowed(tmp_path):
-    with pytest.raises(LinGlueError, match="'surf', expected linpoint, sift, superpoint, aliked, disk"):
-        make_extractor("surf")
-    with pytest.raises(LinGlueError, match=r"sift got the weights file x\.pth"):
-        make_extractor("sift", "x.pth")
-    with pytest.raises(LinGlueError, match=r"superpoint needs .*superpoint_v1\.pth.*magicleap.*non-commercial"):
-        make_extractor("superpoint")

@@ -14,7 +14,7 @@ from linglue.geometry.colmap import (
     pixel_from_colmap,
     root_sift_from_bytes,
 )
-from linglue.io.colmap_database import open_database, read_features, read_images
+from linglue.io.colmap.database import open_database, read_features, read_images
 from linglue.types import Features
 
 pycolmap = pytest.importorskip("pycolmap")

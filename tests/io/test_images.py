@@ -8,7 +8,8 @@ from PIL import Image as PillowImage
 from skimage import data
 
 from linglue.errors import LinGlueError
-from linglue.io.images import as_image, read_image, read_mask, resize_points, shrink, to_grey
+from linglue.geometry.pixels import resize_points
+from linglue.io.images import as_image, read_image, read_mask, shrink, to_grey
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ from linglue import LinGlueError
 from linglue.localization.absolute_pose import ModelPoints, PoseConfig, estimate_pose
 from linglue.localization.localize import localize_queries, map_settings
 from linglue.localization.localizer import LocalizeConfig, Localizer
-from linglue.localization.queries import find_queries, upright_size
+from linglue.localization.queries import find_queries
 from linglue.sfm.workspace import Workspace
-from linglue.types import ImageSize
-from rendered import FOCAL, SIZE, render, write_photos
+from rendered import FOCAL, render, write_photos
 from rendered_map import KEYPOINTS, errors, intrinsics, pinhole, write_map
 
 pycolmap = pytest.importorskip("pycolmap")
@@ -151,15 +150,6 @@ def test_queries_of_a_folder_and_of_a_list(tmp_path):
     for source, images, values in ((names, None, None), (tmp_path / "no", None, None), (names, tmp_path, "1,1,1,1")):
         with pytest.raises(LinGlueError, match="expected"):
             find_queries(source, images, values)
-
-
-def test_sizes_are_those_of_upright_images(tmp_path):
-    from PIL import Image
-
-    exif = Image.Exif()
-    exif[274] = 6
-    Image.fromarray(QUERY.image).save(tmp_path / "turned.jpg", exif=exif)
-    assert upright_size(tmp_path / "turned.jpg") == ImageSize(SIZE.height, SIZE.width)
 
 
 class Counting:

@@ -12,7 +12,7 @@ from linglue.matching.local_affine import FilterConfig, filtered_matches
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
 
-from .scene import bent, make_scene
+from .scene import Scene, bent, make_scene
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +20,11 @@ def scene():
     return make_scene(500, 150, bent, noise=2.0)
 
 
-def run(scene, config, **how):
+def run(scene: Scene, config: MatchingConfig, **how):
     return match_descriptors(*scene.views, scene.x0, scene.x1, config, **how)
 
 
-def test_each_step_can_be_left_out(scene):
+def test_each_step_can_be_left_out(scene: Scene):
     nearest = nearest_both_ways(scene.x0, scene.x1)
     pairs, scores = run(scene, MatchingConfig.unfiltered())
     assert torch.equal(pairs, mutual_matches(*nearest)[0]) and torch.equal(scores, mutual_matches(*nearest)[1])

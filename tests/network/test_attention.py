@@ -125,7 +125,8 @@ def test_keypoints_in_no_neighborhood_receive_zero():
     inside = {i for block in chosen.neighborhoods() for i in block.source.tolist()}
     outside = [i for i in range(60) if i not in inside]
     assert inside and outside
-    message = pairwise(*random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4)), chosen)
+    query, key, value = random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4))
+    message = pairwise(query, key, value, chosen)
     assert not message[outside].any()
     assert message[sorted(inside)].abs().sum((1, 2)).min() > 0
 
@@ -138,7 +139,8 @@ def test_chunks_change_neither_result_nor_gradients(tokens, monkeypatch):
         monkeypatch.setattr(module, "PADDED_TOKENS", size)
         monkeypatch.setattr(module, "SPREAD", 1e9 if size > tokens else 1.1)
         inputs = [x.requires_grad_() for x in random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4))]
-        message = pairwise(*inputs, chosen)
+        query, key, value = inputs
+        message = pairwise(query, key, value, chosen)
         (message * torch.linspace(-1, 1, message.numel()).reshape(message.shape)).sum().backward()
         results.append([message.detach(), *(x.grad for x in inputs)])
     for whole, cut in zip(*results, strict=True):
@@ -151,5 +153,6 @@ def test_no_seeds_no_message():
     empty = torch.zeros(0, dtype=torch.int64)
     full = selection()
     chosen = Selection(full.points0, full.matched, full.index, empty, full.reach0, full.reach1)
-    message = pairwise(*random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4)), chosen)
+    query, key, value = random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4))
+    message = pairwise(query, key, value, chosen)
     assert torch.equal(message, torch.zeros(60, 2, 4))

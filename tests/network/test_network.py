@@ -139,8 +139,8 @@ def test_matches_equal_those_of_the_plain_reference_on_real_features(matcher, pa
     found = [matcher.extract(image, 600) for image in (pair.image0, pair.image1)]
     entries = [f.tensors() for f in found]
     x0, x1 = reference.encode(matcher.network, *entries)
-    views = [View(e["keypoints"][0], e["image_size"][0], e["scales"][0], e["oris"][0]) for e in entries]
-    pairs, _ = match_descriptors(*views, x0, x1, MatchingConfig())
+    view0, view1 = (View(e["keypoints"][0], e["image_size"][0], e["scales"][0], e["oris"][0]) for e in entries)
+    pairs, _ = match_descriptors(view0, view1, x0, x1, MatchingConfig())
     assert sorted_pairs(pairs) == sorted(map(tuple, matcher.match(*found).indices.tolist()))
     assert len(pairs) > 200
 

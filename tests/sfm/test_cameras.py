@@ -2,6 +2,7 @@ import cv2
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.TiffImagePlugin import IFDRational
 
 from linglue import LinGlueError
 from linglue.sfm.cameras import CameraConfig, assign_cameras, read_intrinsics
@@ -204,3 +205,15 @@ def test_a_file_that_colmap_cannot_read_has_a_guessed_camera(tmp_path):
 
 def test_no_photographs():
     assert assign_cameras({}, {}, CameraConfig()).by_name == {}
+
+
+def test_colmap_knows_the_sensor_where_exif_has_millimetres_only(folder):
+    folder.add("a.jpg", model="A", focal_35mm=35)
+    path = folder.paths["a.jpg"]
+    image = Image.open(path)
+    exif = Image.Exif()
+    exif[MAKE], exif[MODEL] = "Canon", "Canon PowerShot G9"
+    exif.get_ifd(EXIF_PART)[FOCAL_LENGTH] = IFDRational(74, 10)
+    image.save(path, exif=exif)
+    camera = folder.assign().by_name["a.jpg"]
+    assert camera.has_prior_focal_length and camera.focal_length == pytest.approx(7.4 / 7.6 * 320, rel=0.05)

@@ -8,9 +8,10 @@ import pytest
 from skimage import data
 
 from linglue.errors import LinGlueError
-from linglue.sfm.extract import ExtractConfig, extract_photos
-from linglue.sfm.feature_store import FeatureStore
-from linglue.sfm.scan import survey
+from linglue.features.sift import Sift
+from linglue.sfm.extract import ExtractConfig, extract_images
+from linglue.sfm.scan import ScanConfig, scan_images
+from linglue.sfm.store import FeatureStore
 
 CONFIG = ExtractConfig(max_keypoints=100, resize=200)
 
@@ -25,13 +26,13 @@ def images(tmp_path):
 
 
 def run(images, store, config=CONFIG, masks=None, workers=1):
-    return extract_photos(survey(images, store, masks).photos, config, store, workers)
+    return extract_images(scan_images(images, store, ScanConfig(masks)).images, config, store, workers)
 
 
 def test_once_and_then_kept(images, tmp_path):
     with FeatureStore(tmp_path / "f.db") as store:
         first = run(images, store)
-        assert (first.made, first.kept, len(first.photos)) == (3, 0, 3)
+        assert (first.made, first.kept, len(first.images)) == (3, 0, 3)
         assert first.keypoints == sum(len(store.get(name)) for name in store.names())
         again = run(images, store)
         assert (again.made, again.kept, again.keypoints) == (0, 3, first.keypoints)
@@ -77,7 +78,7 @@ def test_masks_keep_keypoints_out_and_are_noticed(images, tmp_path):
         assert store.get("a.png").keypoints[:, 0].max() < 120
         cv2.imwrite(str(masks / "a.png.png"), mask[:, :50])
         (problem,) = run(images, store, masks=masks).problems
-        assert "mask is 50x160 pixels, expected its photograph's size 240x160" in problem
+        assert "mask is 50x160 pixels, expected its image's size 240x160" in problem
 
 
 def test_each_useless_image_is_one_line_and_the_rest_is_done(images, tmp_path):
@@ -86,11 +87,26 @@ def test_each_useless_image_is_one_line_and_the_rest_is_done(images, tmp_path):
     with FeatureStore(tmp_path / "f.db") as store:
         for _ in range(2):  # a second run says the same
             result = run(images, store)
-            assert [p.name for p in result.photos] == ["a.png", "b c.png", "d.png"]
+            assert [p.name for p in result.images] == ["a.png", "b c.png", "d.png"]
             assert len(result.problems) == 2
             assert result.problems[0] == "black.png: no sift keypoint, left out"
             assert result.problems[1].startswith("broken.jpg: left out (not an image that can be decoded")
         assert result.made == 0
+
+
+def test_imported_features_are_used_as_they_are_where_the_size_fits(images, tmp_path):
+    with FeatureStore(tmp_path / "f.db") as store:
+        found = Sift().extract(data.coffee()[:160, :240], 50)
+        for name in ("a.png", "d.png"):
+            store.put(name, name, found, imported=True)
+        cv2.imwrite(str(images / "d.png"), data.rocket()[:100, :100])
+        result = run(images, store)
+        assert [image.name for image in result.images] == ["a.png"] and (result.made, result.kept) == (0, 1)
+        assert store.made_from() == {"a.png": "a.png", "d.png": "d.png"}
+        assert result.problems == [
+            "b c.png: no imported features, left out",
+            "d.png: left out (its imported features are of 240x160 pixels, it has 100x100)",
+        ]
 
 
 def test_an_impossible_front_end_is_said_before_any_work(images, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linglue import LinGlueError
-from linglue.io.colmap_database import open_database, read_images, write_database
+from linglue.io.colmap.database import open_database, read_images, write_database
 from linglue.sfm.map import MappingConfig, build_model, verified_matches, verify_geometry
 from linglue.sfm.sparse_model import ModelStatistics, aligned_errors, registered_names
 from linglue.types import Features
@@ -35,7 +35,7 @@ def observe(views, seed=0):
     points = rng.uniform([-1.6, -1.2, -1.2], [1.6, 1.0, 1.6], (POINTS, 3))
     return {
         view.name: Features(
-            keypoints=view.camera.project(points)[0] + rng.normal(0, 0.3, (POINTS, 2)),
+            keypoints=view.truth.project(points)[0] + rng.normal(0, 0.3, (POINTS, 2)),
             descriptors=np.zeros((POINTS, 0)),
             image_size=SIZE,
         )
@@ -166,7 +166,7 @@ def test_what_is_no_database(tmp_path):
 
 
 def test_bad_settings():
-    with pytest.raises(LinGlueError, match="expected incremental, global"):
+    with pytest.raises(LinGlueError, match="mapper is 'fast', expected incremental, global"):
         MappingConfig("fast")
     with pytest.raises(LinGlueError, match="threads is 0"):
         MappingConfig(threads=0)

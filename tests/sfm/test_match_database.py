@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
 from colmap_scene import COUNT, NAMES, all_pairs, camera, scene, write_scene
+from linglue.core.lock import locked
 from linglue.errors import LinGlueError
-from linglue.io.colmap_database import open_database, read_images, read_matches, write_database
+from linglue.io.colmap.database import open_database, read_images, read_matches, write_database
 from linglue.io.pair_list import write_pairs
 from linglue.sfm.match_database import match_database
+from linglue.types import Matches
 
 pycolmap = pytest.importorskip("pycolmap")
 
@@ -26,23 +27,30 @@ class Nearest:
 
     name: str = "nearest"
     killed_at: int = 0
-
-    def settings(self):
-        return {"name": self.name}
+    weights: None = None
 
     def build(self):
-        calls = []
+        return NearestMatcher(self)
 
-        def match(features0, features1):
-            calls.append(None)
-            if len(calls) == self.killed_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            similar = features0.descriptors @ features1.descriptors.T
-            index0, index1 = np.arange(len(similar)), similar.argmax(1)
-            mutual = similar.argmax(0)[index1] == index0
-            return np.column_stack([index0, index1])[mutual], np.ones(mutual.sum(), np.float32)
 
-        return match
+@dataclass
+class NearestMatcher:
+    config: Nearest
+    calls: int = 0
+
+    @property
+    def settings(self):
+        return {"name": self.config.name}
+
+    def match(self, features0, features1):
+        self.calls += 1
+        if self.calls == self.config.killed_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        similar = features0.descriptors @ features1.descriptors.T
+        index0, index1 = np.arange(len(similar)), similar.argmax(1)
+        mutual = similar.argmax(0)[index1] == index0
+        indices = np.column_stack([index0, index1])[mutual]
+        return Matches.of(features0, features1, indices, np.ones(len(indices), np.float32))
 
 
 def content(path: Path) -> list[tuple]:
@@ -103,6 +111,7 @@ def test_killed_and_run_again_gives_the_same(tmp_path, killed_at):
     whole, killed = tmp_path / "whole.db", tmp_path / "killed.db"
     for path in (whole, killed):
         write_scene(path, all_pairs())
+    before = content(killed)
     match_database(whole, "existing", Nearest())
     process = multiprocessing.get_context("fork").Process(
         target=match_database, args=(killed, "existing", Nearest(killed_at=killed_at))
@@ -110,9 +119,10 @@ def test_killed_and_run_again_gives_the_same(tmp_path, killed_at):
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    content(killed)  # sound
+    assert content(killed) == before  # not touched
     assert match_database(killed, "existing", Nearest()).kept == killed_at - 1
     assert content(killed) == content(whole)
+    assert not list(tmp_path.glob(".linglue-killed.db-*"))
 
 
 def test_images_without_keypoints_have_no_matches(tmp_path):
@@ -166,8 +176,45 @@ def test_what_cannot_be_used_is_said_in_one_line(tmp_path):
         with pytest.raises(LinGlueError, match=complaint) as caught:
             match_database(path, pairs, Nearest())
         assert "\n" not in str(caught.value)
-    with FileLock(tmp_path / ".database.db.lock"), pytest.raises(LinGlueError, match="another process"):
+    with locked(path), pytest.raises(LinGlueError, match="another process"):
         match_database(path, "exhaustive", Nearest())
     with pytest.raises(LinGlueError, match="no such COLMAP database"):
         match_database(tmp_path / "none.db", "exhaustive", Nearest())
     assert not list(tmp_path.glob("*none*"))
+
+
+@dataclass(frozen=True)
+class Failing(Nearest):
+    """Fails in the middle."""
+
+    failing: bool = True
+
+    def build(self):
+        return FailingMatcher(self)
+
+
+class FailingMatcher(NearestMatcher):
+    def match(self, features0, features1):
+        if getattr(self.config, "failing", False) and self.calls == 3:
+            raise LinGlueError("the machine is on fire")
+        return super().match(features0, features1)
+
+
+def test_an_error_in_the_middle_changes_nothing_and_loses_nothing(tmp_path):
+    path = tmp_path / "database.db"
+    write_scene(path, all_pairs())
+    before = path.read_bytes()
+    with pytest.raises(LinGlueError, match="on fire"):
+        match_database(path, "existing", Failing())
+    assert path.read_bytes() == before
+    assert match_database(path, "existing", Failing(failing=False)).kept == 3
+
+
+def test_a_database_that_cannot_be_matched_is_not_touched(tmp_path):
+    path = tmp_path / "database.db"
+    write_scene(path, [], with_descriptors=False)
+    before = path.read_bytes()
+    with pytest.raises(LinGlueError, match="has no descriptors"):
+        match_database(path, "exhaustive", Nearest())
+    assert path.read_bytes() == before
+    assert {file.name for file in tmp_path.iterdir()} <= {"database.db", ".linglue-database.db.lock"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linglue.errors import LinGlueError
-from linglue.sfm.pairs import PairsConfig, choose_pairs, exhaustive, from_list, sequential, with_loops
+from linglue.sfm.pairs import PairsConfig, choose_pairs, exhaustive, sequential, with_loops
 from linglue.sfm.retrieval import Retrieval
 from linglue.types import Features
 
@@ -88,17 +88,22 @@ def test_auto_takes_all_pairs_of_few_images_and_look_alikes_of_many():
     assert PairsConfig().method_for(61) == "retrieval"
 
 
-def test_images_without_position_or_alone_get_look_alikes():
+def write_positions(path, positions):
+    rows = ["name\tx\ty\tz", *("\t".join([name, *map(str, xyz)]) for name, xyz in positions.items())]
+    path.write_text("\n".join(rows))
+
+
+def test_images_without_position_or_alone_get_look_alikes(tmp_path):
     names = [f"{i:02}" for i in range(30)]
     views = {name: look(i / 60) for i, name in enumerate(names)}
     positions = {name: np.array([float(i), 0, 0]) for i, name in enumerate(names)}
-    config = PairsConfig("positions", top=2, radius=5.0)
-    assert choose_pairs(config, names, unused, {**positions, "not of these": np.zeros(3)}) == [
-        *sorted(set(pairwise(names)) | {("00", "02"), ("27", "29")})
-    ]
+    config = PairsConfig("positions", top=2, radius=5.0, positions=tmp_path / "positions.tsv")
+    write_positions(config.positions, {**positions, "not of these": np.zeros(3)})
+    assert choose_pairs(config, names, unused) == [*sorted(set(pairwise(names)) | {("00", "02"), ("27", "29")})]
     del positions["10"]
     positions["20"] = np.array([1e6, 0, 0])
-    pairs = choose_pairs(config, names, views.__getitem__, positions)
+    write_positions(config.positions, positions)
+    pairs = choose_pairs(config, names, views.__getitem__)
     for lost in ("10", "20"):
         partners = {int(name) for pair in pairs if lost in pair for name in pair} - {int(lost)}
         assert len(partners) >= 2
@@ -106,20 +111,35 @@ def test_images_without_position_or_alone_get_look_alikes():
 
 
 @pytest.mark.parametrize("positions", [None, {}, {"elsewhere": np.zeros(3)}])
-def test_no_position_at_all_is_an_error(positions):
+def test_no_position_at_all_is_an_error(positions, tmp_path):
+    table = None if positions is None else tmp_path / "positions.tsv"
+    if table is not None:
+        write_positions(table, positions)
     with pytest.raises(LinGlueError, match="none of the 2 images has a position"):
-        choose_pairs(PairsConfig("positions"), ["a", "b"], unused, positions)
+        choose_pairs(PairsConfig("positions", positions=table), ["a", "b"], unused)
+
+
+def by_first_letter(request):
+    """A pair source of another package."""
+    return [(a, b) for a in request.names for b in request.names if a < b and a[0] == b[0]]
+
+
+def test_a_pair_source_of_another_package():
+    config = PairsConfig(f"{__name__}:by_first_letter")
+    assert choose_pairs(config, ["a1", "b1", "a2"], unused) == [("a1", "a2")]
+    with pytest.raises(LinGlueError, match="cannot be loaded"):
+        PairsConfig("nowhere:source")
 
 
 def test_a_list_is_checked_against_the_images(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("b c\ta\nd\ta\n")
-    assert choose_pairs(PairsConfig("list"), ["a", "b c", "d", "e"], unused, list_file=path) == [
+    assert choose_pairs(PairsConfig("list", pair_list=path), ["a", "b c", "d", "e"], unused) == [
         ("a", "b c"),
         ("a", "d"),
     ]
     with pytest.raises(LinGlueError, match=r"pairs\.tsv: no image is called 'd', .* the 2 images"):
-        from_list(path, ["a", "b c"])
+        choose_pairs(PairsConfig("list", pair_list=path), ["a", "b c"], unused)
     with pytest.raises(LinGlueError, match="no list is given"):
         choose_pairs(PairsConfig("list"), ["a"], unused)
 

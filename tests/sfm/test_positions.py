@@ -3,16 +3,13 @@
 import numpy as np
 import pytest
 from PIL import ExifTags, Image
-from PIL.TiffImagePlugin import IFDRational
 
 from linglue.errors import LinGlueError
 from linglue.sfm.positions import (
     exif_positions,
     metric_positions,
     position_pairs,
-    read_gps,
     read_positions,
-    without_position,
 )
 
 
@@ -27,32 +24,6 @@ def photograph(path, lat=None, lon=None, lat_ref="N", lon_ref="E"):
     return path
 
 
-def test_gps_of_a_photograph(tmp_path):
-    path = photograph(tmp_path / "a b.jpg", (48, 51, 29.6), (2, 17, 40.2))
-    assert read_gps(path) == pytest.approx((48.858222, 2.294500), abs=1e-6)
-
-
-def test_south_and_west_are_negative(tmp_path):
-    path = photograph(tmp_path / "a.jpg", (22, 57, 6.0), (43, 12, 38.0), "S", "W")
-    assert read_gps(path) == pytest.approx((-22.951667, -43.210556), abs=1e-6)
-
-
-def test_decimal_degrees_and_minutes(tmp_path):
-    assert read_gps(photograph(tmp_path / "a.jpg", (48.5, 0, 0), (2, 30.5, 0))) == pytest.approx(
-        (48.5, 2.508333), abs=1e-6
-    )
-
-
-def test_photographs_without_a_usable_position(tmp_path):
-    (tmp_path / "text.jpg").write_text("no photograph")
-    assert read_gps(photograph(tmp_path / "none.jpg")) is None
-    assert read_gps(photograph(tmp_path / "zero.jpg", (0, 0, 0), (0, 0, 0))) is None
-    assert read_gps(photograph(tmp_path / "beyond.jpg", (95, 0, 0), (2, 0, 0))) is None
-    assert read_gps(photograph(tmp_path / "unknown.jpg", (IFDRational(0, 0), 0, 0), (2, 0, 0))) is None
-    assert read_gps(tmp_path / "text.jpg") is None
-    assert read_gps(tmp_path / "missing.jpg") is None
-
-
 def test_only_photographs_with_gps_have_a_position(tmp_path):
     pytest.importorskip("pycolmap")
     photos = {
@@ -62,7 +33,6 @@ def test_only_photographs_with_gps_have_a_position(tmp_path):
     }
     positions = exif_positions(photos)
     assert sorted(positions) == ["x/a.jpg", "x/c.jpg"]
-    assert without_position(photos, positions) == ["x/b.jpg"]
     np.testing.assert_allclose(positions["x/c.jpg"], [0, 111.2, 0], atol=0.1)  # a thousandth of a degree north
     assert exif_positions({"b": tmp_path / "b.jpg"}) == {}
 

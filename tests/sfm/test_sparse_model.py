@@ -68,14 +68,14 @@ def test_too_few_true_poses(model):
         aligned_errors(model, truth)
 
 
-def test_a_folder_appears_whole_and_replaces_the_one_before(model, tmp_path):
+def test_a_model_replaces_the_one_before_and_nothing_else(model, tmp_path):
     folder = tmp_path / "my model"
-    folder.mkdir()
-    (folder / "stray.txt").write_text("old")
-    (tmp_path / ".my model.part").mkdir()  # left by a killed run
+    write_model(model, folder)
+    (folder / "mine.txt").write_text("a note of the user's")
+    (folder / "points3D.bin").write_bytes(b"old")
     write_model(model, folder)
     assert [path.name for path in tmp_path.iterdir()] == ["my model"]
-    assert not (folder / "stray.txt").exists()
+    assert (folder / "mine.txt").read_text() == "a note of the user's"
     assert registered_names(read_model(folder)) == registered_names(model)
 
 

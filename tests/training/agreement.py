@@ -5,8 +5,8 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from linglue.io.images import to_grey
-from linglue.training.sources.pairs import ImagePair, grid_points
+from linglue.io.images import Image, to_grey
+from linglue.training.sources.interface import ImagePair, Mapper, grid_points
 
 
 def patch_correlations(
@@ -46,3 +46,17 @@ def best_shift(pair: ImagePair) -> np.ndarray:
         low, middle, high = (patch_correlations(pair, shift=(k * step[0], k * step[1])).mean() for k in (-1, 0, 1))
         found.append((low - high) / (2 * (low - 2 * middle + high)))
     return np.array(found)
+
+
+def shared(pair: ImagePair, grid: int = 24) -> tuple[float, float]:
+    """Share of image 0 that is visible in image 1, and of image 1 in image 0, measured on grid² points."""
+
+    def share(image: Image, mapper: Mapper) -> float:
+        return float(mapper(grid_points(image.shape[1], image.shape[0], grid))[1].mean())
+
+    return share(pair.image0, pair.one_from_zero), share(pair.image1, pair.zero_from_one)
+
+
+def inside(points: np.ndarray, image: Image) -> np.ndarray:
+    """(N,) which of the (N, 2) points lie between the centres of the image's border pixels; NaN does not."""
+    return ((points >= 0) & (points <= [image.shape[1] - 1, image.shape[0] - 1])).all(axis=1)

@@ -1,9 +1,10 @@
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from linglue.errors import LinGlueError
-from linglue.training.config import RunConfig, read_config
+from linglue.training.config import RunConfig, read_config, read_toml
 
 
 def written(folder: Path, text: str) -> Path:
@@ -26,9 +27,13 @@ def test_paths_start_at_the_file(tmp_path):
 
 
 def test_lists_of_folders(tmp_path):
-    text = '[data.sfm]\nshare = 0.5\nreconstructions = ["a", "b/c"]\n'
-    source = read_config(written(tmp_path, text)).data.sfm
-    assert source.share == 0.5 and source.reconstructions == (tmp_path / "a", tmp_path / "b/c")
+    @dataclass(frozen=True)
+    class Folders:
+        lists: tuple[Path, ...] = ()
+        range: tuple[float, float] = (0.0, 1.0)
+
+    found = read_toml(written(tmp_path, 'lists = ["a", "b/c"]\nrange = [1, 2.5]\n'), Folders)
+    assert found == Folders((tmp_path / "a", tmp_path / "b/c"), (1.0, 2.5)) and isinstance(found.range[0], float)
 
 
 @pytest.mark.parametrize(
@@ -40,11 +45,25 @@ def test_lists_of_folders(tmp_path):
         ('[optimiser]\nloss = "magic"', ["magic", "hinge"]),
         ("[optimiser]\nbatch = 5\naccumulate = 2", ["batch", "5", "2"]),
         ("data = 3", ["data", "table"]),
-        ('[data.sfm]\nreconstructions = "a"', ["data.sfm.reconstructions", "list"]),
-        ('[data.teacher]\nimages = ["a"]', ["data.teacher", "labels"]),
-        ('[data.teacher]\nimages = ["a"]\nlabels = ["b"]\nheld_out = ["c"]', ["data.teacher.held_out", "c", "a"]),
-        ('[data.sfm]\nshare = 1\nreconstructions = ["a"]\nheld_out = ["a"]', ["data.sfm", "none of 1"]),
-        ("[data.sfm]\nshare = 1", ["data.sfm", "none of 0"]),
+        ('[data.sfm]\nheld_out = "a"', ["data.sfm.held_out", "list"]),
+        ("[data]\nphotos = 3", ["data.photos", "3", "text"]),
+        ("[optimiser]\nrate = -1e-3", ["optimiser.rate", "-0.001", "greater than 0"]),
+        ("[optimiser]\nrate = nan", ["optimiser.rate", "nan", "finite"]),
+        ("[optimiser]\ndecay = 1.5", ["optimiser.decay", "1.5", "1"]),
+        ("[optimiser]\nclip = inf", ["optimiser.clip", "inf", "finite"]),
+        ("[optimiser]\nsteps = 0", ["optimiser.steps", "0", "1"]),
+        ("[optimiser]\nbfloat16 = 1", ["optimiser.bfloat16", "true or false"]),
+        ("[data]\npairs = -5", ["data.pairs", "-5"]),
+        ("[data]\nworkers = 0", ["data.workers", "0"]),
+        ("[data]\nunrelated = 1", ["data.unrelated", "1", "less than 1"]),
+        ("[data]\nhomography = -0.5", ["data.homography", "-0.5"]),
+        ("[data]\nhomography = 0\nparallax = 0", ["data.homography", "data.parallax", "positive"]),
+        ("[data]\nlonger_side = 100", ["data.longer_side", "100", "480"]),
+        ("[data]\nkeypoints = 512\nfewest_keypoints = 600", ["data.fewest_keypoints", "600", "512"]),
+        ("[data.teacher]\nshare = nan", ["data.teacher.share", "nan"]),
+        ('[network]\npreset = "huge"', ["preset", "huge", "geo"]),
+        ('[optimiser]\nloss = "transport"', ["transport", "Sinkhorn", "geo"]),
+        ("output = 1979-05-27", ["1979-05-27", "date"]),
         ("what is this", ["not a TOML file"]),
     ],
 )

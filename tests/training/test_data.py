@@ -11,8 +11,8 @@ import pytest
 import skimage.data
 
 from linglue.errors import LinGlueError
-from linglue.training.config import DataConfig, RunConfig, TeacherSource
-from linglue.training.data import from_scenes, prepare_data
+from linglue.training.config import DataConfig, RunConfig, TeacherPairs
+from linglue.training.data import prepare_data, real_sources
 
 SCENES = {"cat": skimage.data.chelsea, "cup": skimage.data.coffee}
 TURN = np.array([[0.98, -0.17, 20.0], [0.17, 0.98, -10.0]], dtype=np.float32)
@@ -30,13 +30,14 @@ def folder(tmp_path_factory) -> Path:
             cv2.imwrite(str(base / "photos" / f"{name}{number}.png"), part[..., ::-1])
     for name, load in SCENES.items():
         image = load()[..., ::-1]
-        (base / name).mkdir()
-        (base / f"{name}-labels").mkdir()
-        cv2.imwrite(str(base / name / "a.png"), image)
-        cv2.imwrite(str(base / name / "b.png"), cv2.warpAffine(image, TURN, image.shape[1::-1]))
+        images, labels = base / "scenes" / name, base / "labels" / name
+        images.mkdir(parents=True)
+        labels.mkdir(parents=True)
+        cv2.imwrite(str(images / "a.png"), image)
+        cv2.imwrite(str(images / "b.png"), cv2.warpAffine(image, TURN, image.shape[1::-1]))
         grid = np.mgrid[0 : image.shape[1] : 6, 0 : image.shape[0] : 6].reshape(2, -1).T.astype(np.float32)
         np.savez(
-            base / f"{name}-labels" / "pair.npz",
+            labels / "pair.npz",
             scene=np.array(name),
             names=np.array(["a.png", "b.png"]),
             longer_side=np.array(1024),
@@ -47,9 +48,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def config_of(folder: Path, **teacher: object) -> RunConfig:
-    source = TeacherSource(
-        images=tuple(folder / name for name in SCENES), labels=tuple(folder / f"{name}-labels" for name in SCENES)
-    )
+    source = TeacherPairs(images=folder / "scenes", labels=folder / "labels")
     data = DataConfig(
         photos=folder / "photos",
         pairs=3,
@@ -65,13 +64,13 @@ def config_of(folder: Path, **teacher: object) -> RunConfig:
 
 
 def shown(config: RunConfig, held_out: bool) -> set[str]:
-    makers = from_scenes(config.data, held_out)
+    makers = real_sources(config.data, held_out)
     draws = [np.random.default_rng(seed) for seed in range(12)]
     return {str(name) for maker, _ in makers.values() for rng in draws for name in maker.sample([], rng).shows}
 
 
 def test_held_out_scenes_are_not_learned_from(folder):
-    some = config_of(folder, share=1.0, held_out=(folder / "cup",))
+    some = config_of(folder, share=1.0, held_out=("cu*",))
     assert shown(some, held_out=False) == {"images:cat"}
     assert shown(some, held_out=True) == {"images:cup"}
     every = config_of(folder, share=1.0)
@@ -80,13 +79,13 @@ def test_held_out_scenes_are_not_learned_from(folder):
 
 
 def test_scenes_may_be_validated_on_without_learning_from_any(folder):
-    config = config_of(folder, held_out=(folder / "cup",))
+    config = config_of(folder, held_out=("cu*",))
     assert shown(config, held_out=False) == set()
     assert shown(config, held_out=True) == {"images:cup"}
 
 
 def test_real_pairs_are_validated_on_beside_the_made_ones(folder):
-    pairs, validation = prepare_data(config_of(folder, share=1.0, held_out=(folder / "cup",)))
+    pairs, validation = prepare_data(config_of(folder, share=1.0, held_out=("cu*",)))
     assert pairs.sources == ["homography", "teacher", "unrelated"]
     assert list(validation) == ["homography", "teacher"]
     width, height = SCENES["cup"]().shape[1::-1]
@@ -95,12 +94,26 @@ def test_real_pairs_are_validated_on_beside_the_made_ones(folder):
         assert (pair["matches0"] >= 0).sum() >= 50
 
 
-def test_missing_labels_are_noticed_before_anything_is_made(folder, tmp_path):
-    labels = (folder / "cat-labels", folder / "nowhere")
-    config = replace(config_of(folder, share=1.0, labels=labels), output=tmp_path / "run")
-    with pytest.raises(LinGlueError, match="nowhere"):
+@pytest.mark.parametrize(
+    ("teacher", "words"),
+    [
+        ({"labels": Path("/nowhere")}, "nowhere"),
+        ({"images": Path("/nowhere")}, "/nowhere/cat: no such folder"),
+        ({"held_out": ("dog",)}, "'dog', expected scenes such as cat, cup"),
+        ({"held_out": ("c*",)}, "none of 2 scenes"),
+        ({"exclude": ("cat",), "held_out": ("cup",)}, "none of 2 scenes"),
+    ],
+)
+def test_wrong_scenes_are_noticed_before_anything_is_made(folder, tmp_path, teacher, words):
+    config = replace(config_of(folder, share=1.0, **teacher), output=tmp_path / "run")
+    with pytest.raises(LinGlueError, match=words):
         prepare_data(config)
     assert not config.output.exists()
+
+
+def test_excluded_scenes_are_not_used_at_all(folder):
+    config = config_of(folder, share=1.0, exclude=("cup",))
+    assert shown(config, held_out=False) == {"images:cat"} and shown(config, held_out=True) == set()
 
 
 def test_a_single_photograph_is_counted(folder, tmp_path):

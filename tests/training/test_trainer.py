@@ -171,8 +171,9 @@ def test_two_processes_share_the_work(folder, finished):
     ("preset", "loss"), [("linear-sinkhorn", "transport"), ("pair", "ranking"), ("linear", "contrastive")]
 )
 def test_every_loss_trains_its_network(folder, preset, loss):
-    config = config_of(folder, preset, loss=loss)
-    config = replace(config, network=replace(config.network, preset=preset))
+    config = config_of(folder, preset)
+    network, optimiser = replace(config.network, preset=preset), replace(config.optimiser, loss=loss)
+    config = replace(config, network=network, optimiser=optimiser)
     trainer = Trainer(config, *prepare_data(config))
     before = [p.clone() for p in trainer.objective.network.parameters()]
     assert np.isfinite(trainer._take_step())

@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
+from linglue.core.progress import Verbosity, set_verbosity, verbosity
 from linglue.errors import LinGlueError
 
 # Only the module of the command that runs is imported: matching must not load training or evaluation.
@@ -19,6 +20,9 @@ COMMANDS = {
     "pairs": "choose which photographs of a work folder are to be matched",
     "match-pairs": "match the chosen pairs of a work folder; what is there already is kept",
     "reconstruct": "a folder of photographs to a sparse COLMAP model; killed runs go on where they were",
+    "map": "a sparse model from features and matches of a work folder as they stand",
+    "status": "what a work folder holds: what is current, what is stale, which images have no pose and why",
+    "clean": "remove from a work folder what is not current any more",
     "localize": "camera poses of new photographs in the model of a work folder",
     "export": "features and matches of a work folder for hloc, COLMAP or numpy",
     "import-hloc": "features of an hloc file into a work folder, to be matched there",
@@ -26,6 +30,7 @@ COMMANDS = {
     "models": "list what can be loaded: front-ends, networks, licences",
     "demo": "match a real stereo pair with known truth, draw it and count what is right",
     "train": "train a network on a folder of photographs; killed runs go on where they were",
+    "train-features": "train the front-end linpoint on folders of images; killed runs resume where they were",
     "eval": "measure matchers on data with known truth, all on the same keypoints",
 }
 
@@ -42,7 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     chosen = next((a for a in arguments if a in COMMANDS), None)
     options = _parser(chosen).parse_args(arguments)
+    set_verbosity(Verbosity.QUIET if options.quiet else Verbosity.VERBOSE if options.verbose else Verbosity.NORMAL)
+    levels = {Verbosity.QUIET: logging.ERROR, Verbosity.NORMAL: logging.WARNING, Verbosity.VERBOSE: logging.INFO}
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.WARNING)
+    logging.getLogger("linglue").setLevel(levels[verbosity()])
     try:
         _module(options.command).run(options)
     except LinGlueError as error:
@@ -70,4 +78,7 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, description=summary, formatter_class=_HelpFormatter)
         if name == chosen:
             _module(name).add_arguments(command)
+            how = command.add_mutually_exclusive_group()
+            how.add_argument("-q", "--quiet", action="store_true", help="no progress and no lines but errors")
+            how.add_argument("-v", "--verbose", action="store_true", help="progress every few seconds in logs, too")
     return parser

@@ -9,17 +9,24 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from linglue.core.progress import Verbosity, verbosity
 from linglue.errors import LinGlueError
-from linglue.features import FRONT_ENDS, MAX_KEYPOINTS, RESIZE
+from linglue.features import DEFAULT_FEATURES, EXTRACTORS, MAX_KEYPOINTS, RESIZE
 
 if TYPE_CHECKING:
     from linglue.matcher import MatcherConfig
     from linglue.sfm.extract import ExtractConfig
+    from linglue.sfm.scan import ScanConfig
     from linglue.sfm.workspace import Workspace
 
 
 def add_front_end(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--features", choices=list(FRONT_ENDS), default="sift", help="front-end")
+    parser.add_argument(
+        "--features",
+        default=DEFAULT_FEATURES,
+        metavar="NAME",
+        help=f"front-end: {', '.join(EXTRACTORS.names())}, or your own as package.module:Class",
+    )
     parser.add_argument(
         "--extractor-weights", type=Path, metavar="FILE", help="weights of the front-end, if it needs any"
     )
@@ -44,10 +51,25 @@ def add_extraction(parser: argparse.ArgumentParser) -> None:
 
 
 def add_images(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of photographs, with any subfolders")
+    parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of images, with any subfolders")
+    parser.add_argument("--image-list", type=Path, metavar="FILE", help="only these images: one name a line")
+    parser.add_argument(
+        "--verify", action="store_true", help="read every image again, also those of the same size and time of change"
+    )
     parser.add_argument(
         "--masks", type=Path, metavar="DIR", help="IMAGE.png for IMAGE in here: no keypoints where it is black"
     )
+
+
+def scan_config(options: argparse.Namespace) -> ScanConfig:
+    """Which files of IMAGES are meant, from --masks, --image-list and --verify."""
+    from linglue.sfm.scan import ScanConfig
+
+    return ScanConfig(options.masks, options.image_list, options.verify)
+
+
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--overwrite", action="store_true", help="replace files in WORK that LinGlue did not make, too")
 
 
 def add_work(parser: argparse.ArgumentParser) -> None:
@@ -186,7 +208,8 @@ class Report:
     def line(self, text: str, **facts: Any) -> None:
         """Something a person reads now, and the same facts for machines."""
         self._facts.update(facts)
-        print(text, file=sys.stderr if self._as_json else sys.stdout, flush=True)
+        if verbosity() is not Verbosity.QUIET:
+            print(text, file=sys.stderr if self._as_json else sys.stdout, flush=True)
 
     def finish(self) -> None:
         if self._as_json:

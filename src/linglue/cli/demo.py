@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
     common.check_folder(options.output)
     report = common.Report(options.json)
     pair = load_motorcycle()
-    result = Matcher.from_pretrained("sift").match(pair.left, pair.right, options.max_keypoints)
+    result = Matcher.from_pretrained().match(pair.left, pair.right, options.max_keypoints)
     baseline = nearest_baseline(result.features0, result.features1)
     ours = _judge(report, "LinGlue", "linglue", pair, result.points0, result.points1)
     plain = _judge(report, "mutual nearest neighbours", "mutual_nearest_neighbours", pair, *baseline)
@@ -82,7 +82,7 @@ def _judge(
         points0[known],
         points1[known],
         correct=viz.correctness(errors[known], THRESHOLD),
-        lines=[f"{correct} correct, precision {precision:.0%}"],
+        caption=[f"{correct} correct, precision {precision:.0%}"],
     )
 
 

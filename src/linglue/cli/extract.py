@@ -1,4 +1,4 @@
-"""Extract the features of a folder of photographs, or of a single one; what is there already is kept."""
+"""Extract the features of a folder of images, or of a single one; what is there already is kept."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from linglue.cli import common
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.io.npz import save_features
-from linglue.sfm.extract import extract_photos
-from linglue.sfm.scan import check_images, survey
+from linglue.sfm.extract import extract_images
+from linglue.sfm.scan import check_images, scan_images
 from linglue.sfm.workspace import Workspace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_images(parser)
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="WORK", help="work folder; or FILE.npz for one photograph"
+        "-o", "--output", type=Path, required=True, metavar="WORK", help="work folder; or FILE.npz for one image"
     )
     common.add_front_end(parser)
     common.add_extraction(parser)
+    common.add_overwrite(parser)
     common.add_workers(parser)
     common.add_device(parser)
     common.add_json(parser)
@@ -34,8 +35,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _extract_one(options: argparse.Namespace) -> None:
-    if options.masks is not None:
-        raise LinGlueError(f"--masks is {options.masks}, expected a folder of photographs with it")
+    for option, value in (("--masks", options.masks), ("--image-list", options.image_list)):
+        if value is not None:
+            raise LinGlueError(f"{option} is {value}, expected a folder of images with it")
     common.check_output(options.output, (".npz",))
     report = common.Report(options.json)
     extractor = make_extractor(options.features, options.extractor_weights, common.device(options))
@@ -49,26 +51,37 @@ def _extract_one(options: argparse.Namespace) -> None:
 def _extract_folder(options: argparse.Namespace) -> None:
     device = common.device(options)
     config, workers = common.extract_config(options, device), common.workers(options, device)
-    check_images(options.images, options.masks)
+    scan = common.scan_config(options)
+    check_images(options.images, scan)
     common.check_folder(options.output)
-    make_extractor(config.features, config.weights, device)  # what it lacks is said before anything is written
+    settings = config.settings()  # what the front-end lacks is said before anything is written
     report = common.Report(options.json)
     work = Workspace(options.output)
     with work.locked(), work.features() as store:
-        found = survey(options.images, store, options.masks, besides=options.output)
-        result = extract_photos(found.photos, config, store, workers)
+        if store.imported():
+            if not options.overwrite:
+                raise LinGlueError(
+                    f"{store.path}: holds imported features, expected another WORK, or --overwrite to replace them"
+                )
+            store.expect({})
+        found = scan_images(options.images, store, scan, work.not_images(options.images))
+        result = extract_images(found.images, config, store, workers)
+        stale = len(store.stale())
+        work.note(extract=settings, images=str(options.images.absolute()))
     problems = [*found.problems, *result.problems]
     report.line(
         f"{result.made} images extracted, {result.kept} were there already; "
-        f"{result.keypoints} {config.features} keypoints in {len(result.photos)} images",
+        f"{result.keypoints} {config.features} keypoints in {len(result.images)} images",
         made=result.made,
         kept=result.kept,
-        images=len(result.photos),
+        images=len(result.images),
         keypoints=result.keypoints,
         problems=problems,
     )
+    if stale:
+        report.line(f"{stale} images of earlier runs are not current any more", stale=stale)
     for problem in [*problems, *found.notes]:
         report.line(problem)
     report.finish()
-    if not result.photos:
-        raise LinGlueError(f"{options.images}: none of its photographs could be used")
+    if not result.images:
+        raise LinGlueError(f"{options.images}: none of its images could be used")

@@ -1,4 +1,4 @@
-"""Camera poses of new photographs in the model of a work folder; what was localized already is kept."""
+"""Camera poses of new images in the model of a work folder; what was localized already is kept."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 
 from linglue.cli import common
 from linglue.core.optional import need
+from linglue.core.paths import check_outputs
 from linglue.errors import LinGlueError
-from linglue.geometry.pose import write_poses
+from linglue.features import front_end
+from linglue.io.poses import write_poses
 from linglue.localization.absolute_pose import PoseConfig
-from linglue.localization.localize import localize_queries, map_settings
+from linglue.localization.localize import localize_queries, map_settings, read_record
 from linglue.localization.localizer import LocalizeConfig, Localizer, check_map
 from linglue.localization.queries import find_queries
 from linglue.matcher import MAX_KEYPOINTS, RESIZE, Matcher, MatcherConfig
 from linglue.sfm.extract import ExtractConfig
-from linglue.sfm.summary import read_summary
+from linglue.sfm.match import build_matcher
 from linglue.sfm.workspace import Workspace
 
 DETAILS_SUFFIX = ".jsonl"
@@ -28,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "queries",
         type=Path,
         metavar="QUERIES",
-        help="folder of photographs, or a list with lines `name MODEL width height p1 p2 …`",
+        help="folder of images, one image, or a list with lines `name MODEL width height p1 p2 …`",
     )
     parser.add_argument("--map", type=Path, required=True, metavar="WORK", help="work folder of `linglue reconstruct`")
     parser.add_argument(
@@ -39,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="POSES",
         help="lines `name qw qx qy qz tx ty tz` (camera from world), .txt; POSES.jsonl beside it says more",
     )
-    parser.add_argument("--images", type=Path, metavar="DIR", help="with a list: where its photographs lie")
+    parser.add_argument("--images", type=Path, metavar="DIR", help="with a list: where its images lie")
     parser.add_argument(
         "--intrinsics",
         metavar="VALUES",
@@ -52,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "--features, --max-keypoints, --resize and --tile are those of the map unless given."
     common.add_weights(parser)
     parser.add_argument(
-        "--top", type=int, default=LocalizeConfig.top, metavar="N", help="most similar photographs of the map to match"
+        "--top", type=int, default=LocalizeConfig.top, metavar="N", help="most similar images of the map to match"
     )
     parser.add_argument(
         "--max-error",
@@ -72,18 +74,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     need("pycolmap", "linglue localize")
     common.check_output(options.output, (".txt",))
+    details = options.output.with_suffix(DETAILS_SUFFIX)
+    given = [options.queries, options.images, options.intrinsics, options.weights, options.extractor_weights]
+    check_outputs(given, [options.output, details])
     work = Workspace(options.map)
     check_map(work)
     device = common.device(options)
+    details = options.output.with_suffix(DETAILS_SUFFIX)
+    read_record(details)  # another's file of that name is refused before any work
     how = _extraction(options, work, device)
-    settings_of = MatcherConfig(features=how.features, weights=options.weights, device=device).build().settings
+    asked = MatcherConfig(features=front_end(how.features).name, weights=options.weights, device=device)
     pose = PoseConfig(options.max_error, options.min_inliers, options.seed)
     config = LocalizeConfig(how.max_keypoints, how.resize, how.tile, options.top, pose)
-    settings = map_settings(work, config, {"extract": how.settings(), "matcher": dict(settings_of)})
+    settings = map_settings(work, config, {"extract": how.settings(), "matcher": dict(build_matcher(asked).settings)})
     matcher = partial(Matcher.from_pretrained, how.features, how.weights, options.weights, device)
     queries, problems = find_queries(options.queries, options.images, options.intrinsics)
 
-    details = options.output.with_suffix(DETAILS_SUFFIX)
     found = localize_queries(queries, lambda: Localizer.from_work(work.folder, matcher(), config), settings, details)
     poses = {located.name: located.pose for located in found.located if located.pose is not None}
     write_poses(options.output, poses)
@@ -107,21 +113,20 @@ def run(options: argparse.Namespace) -> None:
     report.line(f"written: {options.output}, {details}", output=str(options.output), details=str(details))
     report.finish()
     if not found.located:
-        raise LinGlueError(f"{options.queries}: none of its photographs could be used")
+        raise LinGlueError(f"{options.queries}: none of its images could be used")
 
 
 def _extraction(options: argparse.Namespace, work: Workspace, device: str) -> ExtractConfig:
     """As the features of the map were taken, where nothing else is asked for."""
-    made: dict[str, Any] = {}
-    if work.summary.is_file():
-        made = dict(read_summary(work.summary).settings.get("extract", {}))
+    made: dict[str, Any] = work.notes().get("extract", {})
     with work.features() as store:
         kind = store.kind()
-    if options.features not in (None, kind):
+    features = options.features or made.get("features", kind)
+    if front_end(features).name != kind:
         raise LinGlueError(f"--features is {options.features}, expected {kind}: the map {work.folder} is made of it")
     asked = options.max_keypoints is not None
     return ExtractConfig(
-        features=kind,
+        features=features,
         weights=options.extractor_weights,
         max_keypoints=options.max_keypoints if asked else made.get("max_keypoints", MAX_KEYPOINTS),
         resize=made.get("resize", RESIZE) if options.resize is None else common.longer_side(options),

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linglue.cli import common
+from linglue.core.paths import check_outputs
 from linglue.errors import LinGlueError
+from linglue.features import front_end
 
 if TYPE_CHECKING:
     from linglue.features.base import Extractor
@@ -22,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("image1", metavar="B", help="the same for the other side")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="matches as .npz or .json")
     parser.add_argument("--draw", type=Path, metavar="PICTURE", help="the matches drawn on both images, .png or .jpg")
+    parser.add_argument(
+        "--lines", type=int, default=200, metavar="N", help="matches that are drawn, spread over the image; 0: all"
+    )
     common.add_front_end(parser)
     common.add_extraction(parser)
     parser.add_argument("--mask0", type=Path, metavar="FILE", help="image of A's size: no keypoints where it is black")
@@ -44,6 +49,10 @@ def run(options: argparse.Namespace) -> None:
     common.check_output(options.output, (".npz", ".json"))
     common.check_output(options.draw, SUFFIXES)
     sources, masks = (options.image0, options.image1), (options.mask0, options.mask1)
+    files = [source.partition("::")[0] if _is_hloc(source) else source for source in sources]
+    check_outputs([*files, *masks, options.weights, options.extractor_weights], [options.output, options.draw])
+    if options.lines < 0:
+        raise LinGlueError(f"--lines is {options.lines}, expected a number of matches, or 0 for all")
     if options.draw:
         for source in sources:
             if _is_feature_file(source):
@@ -53,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
     ready = all(_is_feature_file(source) for source in sources)
     kind = _kind(options, ready)
     matcher = common.matcher_config(options, kind, device).build()
-    extractor = None if ready else make_extractor(kind, options.extractor_weights, device)
+    extractor = None if ready else make_extractor(options.features, options.extractor_weights, device)
     dim = matcher.network.config.input_dim if isinstance(matcher, Matcher) else None
     watch = Stopwatch(device)
     features = []
@@ -82,7 +91,7 @@ def run(options: argparse.Namespace) -> None:
         save_matches(options.output, result)
         report.line(f"written: {options.output}", output=str(options.output))
     if options.draw:
-        replace(result, image0=Path(sources[0]), image1=Path(sources[1])).draw(options.draw)
+        replace(result, image0=Path(sources[0]), image1=Path(sources[1])).draw(options.draw, options.lines or None)
         report.line(f"drawn: {options.draw}", drawing=str(options.draw))
     report.finish()
 
@@ -90,7 +99,7 @@ def run(options: argparse.Namespace) -> None:
 def _kind(options: argparse.Namespace, ready: bool) -> str:
     """Of the features. Where both sides are features already, one's own network says what it takes."""
     if not (ready and options.weights):
-        return str(options.features)
+        return front_end(options.features).name
     from linglue.network.weights import read_info
 
     return read_info(options.weights).kind

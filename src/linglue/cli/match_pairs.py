@@ -6,14 +6,13 @@ import argparse
 
 from linglue.cli import common
 from linglue.errors import LinGlueError
-from linglue.io.pair_list import read_pairs
-from linglue.matcher import MatcherConfig
+from linglue.sfm.current import current_state
 from linglue.sfm.match import match_pairs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_work(parser)
-    common.add_weights(parser)
+    common.add_matching(parser)
     common.add_workers(parser)
     common.add_device(parser)
     common.add_json(parser)
@@ -27,16 +26,21 @@ def run(options: argparse.Namespace) -> None:
     workers = common.workers(options, device)
     report = common.Report(options.json)
     with work.locked(), work.features() as features, work.matches() as matches:
-        pairs = read_pairs(work.pairs)
-        kind = features.kind()
-        matcher = MatcherConfig(features=kind, weights=options.weights, device=device)
-        result = match_pairs(pairs, matcher, features, matches, workers)
+        state = current_state(work, features, matches)
+        if not state.pairs:
+            raise LinGlueError(f"{work.pairs}: holds no pair of current images, expected a list of `linglue pairs`")
+        matcher = common.matcher_config(options, features.kind(), device)
+        result = match_pairs(state.pairs, matcher, features, matches, workers)
+        problems = current_state(work, features, matches).problems()
     report.line(
         f"{result.made} pairs matched, {result.kept} were there already; {result.matches} matches, "
-        f"{result.seconds / max(1, len(pairs)):.2f} s per pair",
+        f"{result.seconds / len(state.pairs):.2f} s per pair",
         made=result.made,
         kept=result.kept,
         matches=result.matches,
         seconds=result.seconds,
+        problems=problems,
     )
+    for problem in problems:
+        report.line(problem)
     report.finish()

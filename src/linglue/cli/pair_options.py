@@ -1,13 +1,12 @@
-"""Options about which photographs are matched with each other."""
+"""Options about which images are matched with each other."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import get_args
 
 from linglue.errors import LinGlueError
-from linglue.sfm.pairs import Method, PairsConfig
+from linglue.sfm.pairs import PAIR_SOURCES, PairsConfig
 
 DEFAULTS = PairsConfig()
 
@@ -16,23 +15,24 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("pairs")
     group.add_argument(
         "--pairs",
-        choices=get_args(Method),
+        metavar="SOURCE",
         default=DEFAULTS.method,
-        help="which photographs are matched: all, neighbours by name, look-alikes, neighbours in space, a list; "
-        "auto: all up to 60 photographs, look-alikes beyond",
+        help=f"which images are matched: {', '.join(PAIR_SOURCES.names())}, or package:function; exhaustive: all, "
+        "sequential: neighbours by name, retrieval: look-alikes, positions: neighbours in space; "
+        "auto: all up to 60 images, look-alikes beyond",
     )
     group.add_argument("--pair-list", type=Path, metavar="FILE", help="with --pairs list: two names per line and a tab")
     group.add_argument(
         "--positions", type=Path, metavar="FILE", help="with --pairs positions: a table of positions instead of EXIF"
     )
-    group.add_argument("--top", type=int, default=DEFAULTS.top, metavar="N", help="partners per photograph")
+    group.add_argument("--top", type=int, default=DEFAULTS.top, metavar="N", help="partners per image")
     group.add_argument("--overlap", type=int, default=DEFAULTS.overlap, metavar="N", help="neighbours by name")
     group.add_argument(
         "--loop-every",
         type=int,
         default=DEFAULTS.loop_every,
         metavar="N",
-        help="sequential: look-alikes for every N-th photograph close loops; 0: none",
+        help="sequential: look-alikes for every N-th image close loops; 0: none",
     )
     group.add_argument("--radius", type=float, default=DEFAULTS.radius, metavar="METRES", help="neighbours in space")
 
@@ -43,9 +43,17 @@ def pairs_config(options: argparse.Namespace) -> PairsConfig:
         value = getattr(options, name)
         if value is not None and options.pairs != method:
             option = f"--{name.replace('_', '-')}"
-            raise LinGlueError(f"{option} is {value}, expected only with --pairs {method} only (it is {options.pairs})")
+            raise LinGlueError(f"{option} is {value}, expected only with --pairs {method} (it is {options.pairs})")
         if value is not None and not value.is_file():
             raise LinGlueError(f"{value}: no such file")
     if options.pairs == "list" and options.pair_list is None:
-        raise LinGlueError("--pairs is list, expected only with --pair-list FILE only")
-    return PairsConfig(options.pairs, options.top, options.overlap, options.loop_every, options.radius)
+        raise LinGlueError("--pairs is list, expected --pair-list FILE with it")
+    return PairsConfig(
+        options.pairs,
+        options.top,
+        options.overlap,
+        options.loop_every,
+        options.radius,
+        options.pair_list,
+        options.positions,
+    )

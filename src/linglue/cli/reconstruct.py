@@ -1,4 +1,4 @@
-"""A folder of photographs to a sparse COLMAP model; killed runs go on where they were."""
+"""A folder of images to a sparse COLMAP model; killed runs resume."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import get_args
 from linglue.cli import common
 from linglue.cli.pair_options import add_pairs, pairs_config
 from linglue.core.optional import need
-from linglue.features import make_extractor
-from linglue.matcher import MatcherConfig
+from linglue.errors import LinGlueError
+from linglue.features import DEFAULT_FEATURES, front_end
 from linglue.sfm.cameras import CameraConfig, Sharing
-from linglue.sfm.map import MapperName, MappingConfig
+from linglue.sfm.map import MAPPERS, MappingConfig
+from linglue.sfm.match import build_matcher
 from linglue.sfm.reconstruct import ReconstructConfig, reconstruct
 from linglue.sfm.scan import check_images
+from linglue.sfm.summary import Summary
 from linglue.sfm.workspace import Workspace
 
 
@@ -24,8 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="WORK", help="work folder")
     common.add_front_end(parser)
     common.add_extraction(parser)
-    common.add_weights(parser)
+    common.add_matching(parser)
     add_pairs(parser)
+    add_mapping(parser)
+    common.add_overwrite(parser)
+    common.add_workers(parser)
+    common.add_device(parser)
+    common.add_json(parser)
+
+
+def add_mapping(parser: argparse.ArgumentParser) -> None:
+    """Options of cameras and model, which `linglue map` has, too."""
     group = parser.add_argument_group("cameras and model")
     group.add_argument("--camera-model", default=CameraConfig.model, metavar="MODEL", help="COLMAP's name")
     group.add_argument(
@@ -37,40 +48,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--intrinsics",
         metavar="VALUES",
-        help="known ones, kept as they are: fx,fy,cx,cy or MODEL,p1,p2,… for all photographs, or a file with lines "
+        help="known ones, kept as they are: fx,fy,cx,cy or MODEL,p1,p2,… for all images, or a file with lines "
         "`name MODEL width height p1 p2 …`; COLMAP's origin, the corner of the top-left pixel",
     )
-    group.add_argument("--mapper", choices=get_args(MapperName), default=MappingConfig.mapper, help="COLMAP's mapper")
+    group.add_argument(
+        "--mapper",
+        metavar="NAME",
+        default=MappingConfig.mapper,
+        help=f"COLMAP's {' or '.join(MAPPERS.names())}, or package:function",
+    )
     parser.add_argument("--seed", type=int, default=MappingConfig.seed, help="of everything random")
-    common.add_workers(parser)
-    common.add_device(parser)
-    common.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     need("pycolmap", "linglue reconstruct")
-    device = common.device(options)
+    device, work = common.device(options), Workspace(options.output)
+    imported = _imported_kind(work)
+    kind = imported or front_end(options.features).name
+    if imported is not None and options.features != DEFAULT_FEATURES and front_end(options.features).name != imported:
+        raise LinGlueError(
+            f"--features is {options.features}, expected {imported}: {work.folder} holds imported features of it"
+        )
     config = ReconstructConfig(
         extract=common.extract_config(options, device),
         pairs=pairs_config(options),
-        pair_list=options.pair_list,
-        positions=options.positions,
-        matcher=MatcherConfig(features=options.features, weights=options.weights, device=device),
+        matcher=common.matcher_config(options, kind, device),
         cameras=CameraConfig(options.camera_model, options.camera_sharing, options.intrinsics),
         mapping=MappingConfig(options.mapper, seed=options.seed),
-        masks=options.masks,
+        scan=common.scan_config(options),
         workers=common.workers(options, device),
+        overwrite=options.overwrite,
     )
-    check_images(options.images, options.masks, least=2)
+    check_images(options.images, config.scan, least=2)
     common.check_folder(options.output)
     # What the front-end or the network lacks is said before anything is written.
-    make_extractor(options.features, options.extractor_weights, device)
-    config.matcher.build()
+    if imported is None:
+        config.extract.extractor()
+    build_matcher(config.matcher)
     report = common.Report(options.json)
-    work = Workspace(options.output)
-    summary = reconstruct(options.images, work, config)
+    report_summary(report, reconstruct(options.images, work, config), work)
+
+
+def report_summary(report: common.Report, summary: Summary, work: Workspace) -> None:
+    """What `linglue reconstruct` and `linglue map` print."""
     for line in summary.lines():
         report.line(line)
     files = {"model_folder": str(work.model), "pictures": str(work.pictures)}
     report.line(f"written: {work.model}, {work.summary}, {work.pictures}", **asdict(summary), **files)
     report.finish()
+
+
+def _imported_kind(work: Workspace) -> str | None:
+    """The front-end of imported features, if the folder holds such."""
+    if not work.features_file.is_file():
+        return None
+    with work.features() as store:
+        return store.kind() if store.imported() else None

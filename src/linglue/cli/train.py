@@ -1,4 +1,4 @@
-"""Train a network on a folder of photographs, as a TOML file says; killed runs go on where they were."""
+"""Train a network on a folder of images, as a TOML file says; killed runs are resumed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linglue.cli import common
 from linglue.training.config import read_config
-from linglue.training.trainer import train
+from linglue.training.run import train
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Packages that only measuring needs: imported when they are used, with one clear line when they are missing."""
+"""Packages that not everybody needs: imported when they are used, with one clear line when they are missing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,23 @@ from types import ModuleType
 
 from linglue.errors import LinGlueError
 
+EXTRAS = {"kornia": "kornia", "poselib": "eval", "pycolmap": "sfm", "transformers": "bench"}  # package → our extra
+
 
 def need(module: str, purpose: str) -> ModuleType:
-    """The module, or a LinGlueError that says what needs it and how to get it."""
+    """The module, or a LinGlueError that says what needs it and how to get it.
+
+    Args:
+        module: its full name, e.g. "kornia.feature".
+        purpose: what needs it, for the message, e.g. "front-end aliked".
+
+    Example:
+        >>> need("math", "counting").floor(1.5)
+        1
+    """
     try:
         return import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise LinGlueError(f"{purpose} needs {package}, which is not installed: pip install {package}") from error
+        source = f"linglue[{EXTRAS[package]}]" if package in EXTRAS else package
+        raise LinGlueError(f"{purpose} needs {package}, which is not installed: pip install {source}") from error

@@ -1,1 +1,15 @@
-"""Measuring: predictions are saved, then scored. Never imported by inference."""
+"""Measuring matchers on data with known truth, all on the same keypoints. Never imported by inference.
+
+Example:
+    >>> from linglue import evaluation
+    >>> result = evaluation.pose(["entry-P10"], ["mnn", "ratio", "linglue"], "work")  # doctest: +SKIP
+    >>> print(result.text())  # doctest: +SKIP
+"""
+
+from linglue.evaluation.result import Result
+from linglue.evaluation.tasks.homography import evaluate as homography
+from linglue.evaluation.tasks.localization import evaluate as localization
+from linglue.evaluation.tasks.pose import evaluate as pose
+from linglue.evaluation.tasks.reconstruction import evaluate as reconstruction
+
+__all__ = ["Result", "homography", "localization", "pose", "reconstruction"]

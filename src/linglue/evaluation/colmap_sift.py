@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,10 @@ from linglue.core.fingerprint import settings_hash
 from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
-from linglue.io.colmap_database import open_database, read_images
-from linglue.sfm.map import verified_matches
-from linglue.sfm.scan import Photo
+from linglue.io.colmap.database import open_database, read_images
+from linglue.sfm.colmap_sift import extract_sift, match_sift
+from linglue.sfm.map import MapRequest, map_incrementally, verified_matches
+from linglue.sfm.scan import ImageFile
 from linglue.sfm.sparse_model import ModelStatistics, registered_names, write_model
 from linglue.sfm.summary import Summary, read_summary, write_summary
 from linglue.sfm.workspace import Workspace
@@ -40,7 +40,7 @@ class ColmapConfig:
 
 def reconstruct_by_colmap(
     images: Path,
-    photos: Sequence[Photo],
+    photos: Sequence[ImageFile],
     cameras: Mapping[str, pycolmap.Camera],
     work: Workspace,
     config: ColmapConfig,
@@ -71,14 +71,14 @@ def reconstruct_by_colmap(
                 _extract(database, images, names, cameras, config)
             bar.update()
             with watch.stage("match"):
-                _match(database, config)
+                match_sift(database, verify=False, threads=config.match_threads, seed=config.seed)
             bar.update()
             with watch.stage("verification"):
                 _verify(database, config)
             bar.update()
         verified = verified_matches(work.database)
         with watch.stage("model"):
-            models = _map(work.database, images, known=cameras.keys() >= set(names), config=config)
+            models = _map(work.database, len(names), known=cameras.keys() >= set(names), config=config)
         bar.update()
     if not models:
         raise LinGlueError(f"{work.database}: COLMAP finds no model, {len(verified)} pairs have verified matches")
@@ -106,13 +106,8 @@ def _finished(work: Workspace, made_from: str) -> Summary | None:
 def _extract(
     database: Path, images: Path, names: list[str], cameras: Mapping[str, pycolmap.Camera], config: ColmapConfig
 ) -> None:
-    pycolmap = quiet_pycolmap(_PURPOSE)
-    options = pycolmap.FeatureExtractionOptions()
-    options.use_gpu = False
-    options.max_image_size = config.resize or -1
-    options.sift.max_num_features = config.max_keypoints
-    mode = pycolmap.CameraMode.PER_IMAGE if cameras else pycolmap.CameraMode.AUTO
-    pycolmap.extract_features(database, images, names, mode, extraction_options=options)
+    mode = quiet_pycolmap(_PURPOSE).CameraMode
+    extract_sift(database, images, names, mode.PER_IMAGE if cameras else mode.AUTO, config.max_keypoints, config.resize)
     with open_database(database) as opened:
         for name, image in read_images(opened).items():
             if name not in cameras:
@@ -128,15 +123,6 @@ def _extract(
             opened.update_camera(known)
 
 
-def _match(database: Path, config: ColmapConfig) -> None:
-    pycolmap = quiet_pycolmap(_PURPOSE)
-    options = pycolmap.FeatureMatchingOptions()
-    options.use_gpu = False
-    options.num_threads = config.match_threads
-    options.skip_geometric_verification = True
-    pycolmap.match_exhaustive(database, options)
-
-
 def _verify(database: Path, config: ColmapConfig) -> None:
     pycolmap = quiet_pycolmap(_PURPOSE)
     options = pycolmap.TwoViewGeometryOptions()
@@ -144,13 +130,10 @@ def _verify(database: Path, config: ColmapConfig) -> None:
     pycolmap.geometric_verification(database, two_view_geometry_options=options)
 
 
-def _map(database: Path, images: Path, known: bool, config: ColmapConfig) -> list[pycolmap.Reconstruction]:
+def _map(database: Path, images: int, known: bool, config: ColmapConfig) -> list[pycolmap.Reconstruction]:
     """All models, the largest first."""
-    pycolmap = quiet_pycolmap(_PURPOSE)
-    options = pycolmap.IncrementalPipelineOptions()
+    options = quiet_pycolmap(_PURPOSE).IncrementalPipelineOptions()
     options.random_seed = config.seed
     options.extract_colors = False  # nobody looks at them
     options.ba_refine_focal_length = options.ba_refine_extra_params = not known
-    with tempfile.TemporaryDirectory() as unused:
-        models = list(pycolmap.incremental_mapping(database, images, unused, options).values())
-    return sorted(models, key=lambda model: model.num_reg_images(), reverse=True)
+    return map_incrementally(MapRequest(database, options, images))

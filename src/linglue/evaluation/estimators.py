@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from linglue.core.optional import need
 from linglue.errors import LinGlueError
+from linglue.geometry.camera import Camera
+from linglue.geometry.pose import Pose
 from linglue.types import FloatArray
 
 Array = NDArray[np.float64]
@@ -90,44 +92,35 @@ def version(estimator: str) -> str:
     return f"OpenCV {cv2.__version__}"
 
 
-@dataclass(frozen=True)
-class Pose:
-    """x_in_1 = rotation @ x_in_0 + translation, the translation up to its length."""
-
-    rotation: Array  # (3, 3)
-    translation: Array  # (3,)
-
-
-def _without_skew(points: FloatArray, k: Array) -> Array:
-    """Pixels (K, 2) of camera `k` (3, 3) as a camera without skew sees them: PoseLib's pinhole has none."""
-    rays = np.column_stack([points, np.ones(len(points))]) @ np.linalg.inv(k).T  # (K, 3)
-    return np.asarray(rays[:, :2] * [k[0, 0], k[1, 1]] + k[:2, 2])
+def _without_skew(points: FloatArray, camera: Camera) -> Array:
+    """Pixels (K, 2) of a camera as one without skew sees them: PoseLib's pinhole has none."""
+    k = camera.matrix
+    return np.asarray(camera.rays(points.astype(np.float64))[:, :2] * [k[0, 0], k[1, 1]] + k[:2, 2])
 
 
 def relative_pose(
     points0: FloatArray,
     points1: FloatArray,
-    k0: Array,
-    k1: Array,
-    sizes: tuple[tuple[int, int], tuple[int, int]],
+    camera0: Camera,
+    camera1: Camera,
     settings: RobustSettings,
     scale: float = 1.0,
 ) -> Pose | None:
     """Pose 1_from_0 by PoseLib (five points, LO-RANSAC, refined) from matches (K, 2) in pixels; None if it fails.
 
-    k0, k1: (3, 3); sizes: (width, height) of both images; `scale` multiplies the threshold, for points that are given
-    at another resolution than the threshold.
+    The translation is known up to its length. `scale` multiplies the threshold, for points that are given at another
+    resolution than the threshold.
     """
     poselib = need("poselib", "relative pose")
     if len(points0) < 5:
         return None
     cameras = [
         {"model": "PINHOLE", "width": size[0], "height": size[1], "params": [k[0, 0], k[1, 1], k[0, 2], k[1, 2]]}
-        for size, k in zip(sizes, (k0, k1), strict=True)
+        for size, k in ((camera.size, camera.matrix) for camera in (camera0, camera1))
     ]
     options = _poselib_options("max_epipolar_error", settings, scale)
     pose, info = poselib.estimate_relative_pose(
-        _without_skew(points0, k0), _without_skew(points1, k1), *cameras, options, {}
+        _without_skew(points0, camera0), _without_skew(points1, camera1), *cameras, options, {}
     )
     if info["num_inliers"] < 5:
         return None

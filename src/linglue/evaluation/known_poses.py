@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from linglue.errors import LinGlueError
-from linglue.evaluation.metrics import cross_matrix, epipolar_distances
-from linglue.evaluation.tasks.pose import read_camera
-from linglue.geometry.colmap import colmap_from_pixel, quiet_pycolmap
+from linglue.geometry.colmap import colmap_from_camera, colmap_from_pixel, quiet_pycolmap
+from linglue.geometry.epipolar import epipolar_distances, essential_matrix
 from linglue.geometry.pose import Pose
-from linglue.io.colmap_database import open_database, read_images, write_database
+from linglue.io.colmap.database import open_database, read_images, write_database
 from linglue.io.images import IMAGE_SUFFIXES
 from linglue.io.pair_list import Pair
+from linglue.io.views import read_view
 from linglue.sfm.sparse_model import read_model
 from linglue.types import Features, IndexArray
 
@@ -49,7 +49,7 @@ class KnownScene:
 
 
 def load_known_scene(folder: Path, model: Path | None = None) -> KnownScene:
-    """`folder` with images/ and gt/ (see `evaluation.pose`), or with images/ and a COLMAP model, or that in `model`."""
+    """`folder` with images/ and gt/ (see `linglue.io.views`), or with images/ and a COLMAP model, or the one given."""
     images = folder / "images"
     if not images.is_dir():
         raise LinGlueError(f"{images}: no such folder, expected a scene with images/ and gt/ or a COLMAP model")
@@ -79,14 +79,11 @@ def views_of(model: pycolmap.Reconstruction) -> dict[str, KnownView]:
 
 
 def _read_view(path: Path) -> KnownView:
-    truth = read_camera(path)
-    if truth.k[0, 1] != 0:
-        raise LinGlueError(f"{path}: skew of K is {truth.k[0, 1]}, expected 0, as COLMAP's cameras have none")
-    pycolmap = quiet_pycolmap(_PURPOSE)
-    camera = pycolmap.Camera.create_from_model_name(pycolmap.INVALID_CAMERA_ID, "PINHOLE", 1.0, *truth.size)
-    camera.params = [truth.k[0, 0], truth.k[1, 1], *colmap_from_pixel(truth.k[:2, 2])]
-    camera.has_prior_focal_length = True
-    return KnownView(camera, Pose(truth.rotation, truth.translation))
+    truth = read_view(path)
+    try:
+        return KnownView(colmap_from_camera(truth.camera), truth.cam_from_world)
+    except LinGlueError as error:
+        raise LinGlueError(f"{path}: {error}") from error
 
 
 def write_known_database(
@@ -114,9 +111,7 @@ def write_known_database(
 
 def _agree(view0: KnownView, view1: KnownView, points0: np.ndarray, points1: np.ndarray) -> np.ndarray:
     """(K,) whether matches, in COLMAP's pixels, lie on the epipolar lines of the true poses."""
-    pose0, pose1 = view0.cam_from_world, view1.cam_from_world
-    rotation = pose1.rotation @ pose0.rotation.T  # of 1_from_0
-    essential = cross_matrix(pose1.translation - rotation @ pose0.translation) @ rotation
+    essential = essential_matrix(view1.cam_from_world @ view0.cam_from_world.inverse)
     rays = [view.camera.cam_from_img(points) for view, points in ((view0, points0), (view1, points1))]
     fits = np.ones(len(points0), dtype=np.bool_)
     for view, distances in zip((view0, view1), epipolar_distances(essential, *rays), strict=True):

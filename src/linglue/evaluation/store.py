@@ -1,43 +1,40 @@
-"""Predictions are saved, one file per pair and method; scores are computed from these files and nothing else.
+"""Features and matches of evaluations: made once by the stages of the pipeline, scored from the files and nothing else.
 
-    WORK/features/HASH/settings.json, GROUP/IMAGE.npz
-    WORK/predictions/METHOD-HASH/settings.json, GROUP/IMAGE0/IMAGE1.npz
+    WORK/SCENE/HASH/features.db, matches-METHOD.db
 
-HASH stands for all settings that decide the content, so other settings lead to other folders. A file is made when it
-is missing or older than its images; a run that was interrupted goes on where it stopped.
+HASH stands for all that decides the features beside the images. Every entry has a fingerprint of what it was made from:
+content of the images, front-end and its weights, settings of the matcher. An interrupted run resumes where it stopped.
+All tasks that measure a scene in one work folder share its features and matches.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
-from tqdm import tqdm
-
-from linglue.core.atomic import atomic_path
 from linglue.core.fingerprint import code_sha256, file_sha256, settings_hash
 from linglue.errors import LinGlueError
-from linglue.evaluation.methods import Method
-from linglue.features import make_extractor
-from linglue.features.base import Extractor
-from linglue.io.npz import load_features, save_features
+from linglue.io.pair_list import make_pair
+from linglue.matcher import MatcherConfig
+from linglue.sfm.extract import ExtractConfig, Extracted, extract_images
+from linglue.sfm.match import match_pairs
+from linglue.sfm.scan import ImageFile
+from linglue.sfm.store import FeatureStore, MatchStore
+from linglue.sfm.workspace import Workspace
 from linglue.types import Features, FloatArray, ImageSize
 
 PROGRESS_DELAY = 2.0  # seconds after which a progress bar appears
+FEATURES_KEPT = 16  # images whose features stay in memory while pairs are scored
 
-# Names under which kornia caches the weights of front-ends that are used without --extractor-weights.
-_CACHED_WEIGHTS = {"aliked": "aliked-n16.pth", "disk": "depth-save.pth"}
+_FEATURE_CODE = ("features", "geometry/pixels.py", "io/images.py", "types.py")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two images of one group (sequence or scene)."""
+    """Two images of one group (sequence or scene), in one folder."""
 
     group: str
     image0: Path
@@ -45,37 +42,13 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """For people; files are named by group and images apart."""
+        """For people."""
         return f"{self.group} {self.image0.stem}-{self.image1.stem}"
-
-
-@dataclass(frozen=True)
-class Extraction:
-    """How features are extracted."""
-
-    features: str = "sift"
-    extractor_weights: Path | None = None
-    max_keypoints: int = 2048
-    resize: int | None = 1024  # longer side in pixels; None: original
-    tile: int | None = None
-
-    def settings(self, data: Path) -> dict[str, Any]:
-        """All that decides the features of the images below the folder `data`."""
-        weights = self.extractor_weights
-        if weights is None and self.features in _CACHED_WEIGHTS:
-            weights = Path(torch.hub.get_dir()) / "checkpoints" / _CACHED_WEIGHTS[self.features]
-        return {
-            **asdict(self),
-            "extractor_weights": None,  # where the file lies does not matter, what it holds does
-            "extractor_weights_sha256": None if weights is None else file_sha256(weights),
-            "data": str(data.resolve()),
-            "code": code_sha256("features", "io/images.py", "types.py"),
-        }
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What one method found in one pair, as saved."""
+    """What one method found in one pair."""
 
     points0: FloatArray  # (K, 2) pixels of the original image 0
     points1: FloatArray  # (K, 2) pixels of the original image 1
@@ -86,134 +59,86 @@ class Prediction:
     seconds: float  # matching alone, features given
 
 
-class Store:
-    """The files of one data set (a folder with images) in a work folder."""
+def scene_folder(work: Path, scene: str, extract: ExtractConfig) -> Path:
+    """Where the features of a scene and the matches of all methods lie, for every evaluation in a work folder."""
+    return work / scene / settings_hash({**extract.settings(), "code": code_sha256(*_FEATURE_CODE)})
 
-    def __init__(self, work: Path, data: Path, extraction: Extraction) -> None:
-        self.work = work
-        self.extraction = extraction
-        self.extraction_settings = extraction.settings(data)
-        self._features_folder = work / "features" / settings_hash(self.extraction_settings)
-        self._extractor: Extractor | None = None
 
-    def method_settings(self, method: Method) -> dict[str, Any]:
-        """All that decides the predictions of a method."""
-        return {"method": method.name, **method.settings, "extraction": self.extraction_settings}
+def matches_file(folder: Path, method: str) -> Path:
+    """The file of a method's matches in a folder of `scene_folder`."""
+    plain = re.sub(r"[^\w.-]", "_", method)  # package:Name is a method, too
+    return folder / f"matches-{plain}.db"
 
-    def folder(self, method: Method) -> Path:
-        """Where the predictions of a method are."""
-        return self.work / "predictions" / f"{method.name}-{settings_hash(self.method_settings(method))}"
 
-    def path(self, method: Method, pair: Pair) -> Path:
-        """The file of one prediction."""
-        return self.folder(method) / pair.group / pair.image0.name / f"{pair.image1.name}.npz"
+def extract_named(
+    folder: Path, names: Iterable[str], extract: ExtractConfig, store: FeatureStore, workers: int = 1
+) -> Extracted:
+    """Features of the named images below a folder into the store.
 
-    def predict(self, pairs: Sequence[Pair], methods: Sequence[Method], device: str = "cpu") -> int:
-        """Make the predictions that are missing; returns how many were. All methods of a pair run one after another,
-        so that a change of the machine's load hits all of them alike."""
-        for method in methods:
-            _claim(self.folder(method), self.method_settings(method))
-        missing = [(pair, [m for m in methods if not _fresh(self.path(m, pair), pair)]) for pair in pairs]
-        missing = [(pair, wanted) for pair, wanted in missing if wanted]
+    Returns:
+        What the stage did; images that are missing or cannot be used are among its problems.
+    """
+    images, problems = [], []
+    for name in dict.fromkeys(names):
+        path = folder / name
+        if not path.is_file():
+            problems.append(f"{name}: no such image in {folder}, left out")
+            continue
+        sha256 = store.known_sha256(path) or file_sha256(path)
+        store.remember_sha256(path, sha256)
+        images.append(ImageFile(name, path, sha256))
+    done = extract_images(images, extract, store, workers)
+    return Extracted(done.images, [*problems, *done.problems], done.made, done.kept, done.keypoints)
+
+
+class Predictions:
+    """What all methods found in the pairs of one group; pairs that were not made are an error.
+
+    Args:
+        work: work folder.
+        group: name of the sequence or scene.
+        extract: how features are taken.
+    """
+
+    def __init__(self, work: Path, group: str, extract: ExtractConfig) -> None:
+        self.workspace = Workspace(scene_folder(work, group, extract))
+        self.extract = extract
+
+    def make(self, pairs: Sequence[Pair], methods: Mapping[str, MatcherConfig]) -> int:
+        """Make what is missing, one method after another; returns how many predictions that were."""
+        folder = pairs[0].image0.parent
+        names = [image.name for pair in pairs for image in (pair.image0, pair.image1)]
+        wanted = sorted({make_pair(pair.image0.name, pair.image1.name) for pair in pairs})
         made = 0
-        for pair, wanted in tqdm(missing, desc="matching", unit="pair", disable=None, delay=PROGRESS_DELAY):
-            features0, features1 = (self.features(pair.group, image, device) for image in (pair.image0, pair.image1))
-            for method in wanted:
-                start = time.perf_counter()
-                indices, scores = method.match(features0, features1)  # on the CPU again, so a GPU is done
-                seconds = time.perf_counter() - start
-                prediction = Prediction(
-                    features0.keypoints[indices[:, 0]],
-                    features1.keypoints[indices[:, 1]],
-                    scores,
-                    features0.image_size,
-                    features1.image_size,
-                    (len(features0), len(features1)),
-                    seconds,
-                )
-                save_prediction(self.path(method, pair), prediction)
-                made += 1
+        with self.workspace.locked(), self.workspace.features() as features:
+            done = extract_named(folder, names, self.extract, features)
+            useless = [problem for problem in done.problems if ": left out (" in problem]
+            if useless:  # images without a keypoint have no matches, but these cannot even be read
+                raise LinGlueError(f"{folder}/{useless[0].replace(': left out (', ': ').removesuffix(')')}")
+            for method, config in methods.items():
+                with MatchStore(matches_file(self.workspace.folder, method)) as matches:
+                    made += match_pairs(wanted, config, features, matches).made
         return made
 
-    def features(self, group: str, image: Path, device: str = "cpu") -> Features:
-        """The features of an image, extracted once."""
-        target = self._features_folder / group / f"{image.name}.npz"
-        if _newer(target, [image]):
-            return load_features(target)
-        if self._extractor is None:
-            how = self.extraction
-            self._extractor = make_extractor(how.features, how.extractor_weights, device)
-            _claim(self._features_folder, self.extraction_settings)
-        features = self._extractor.extract(
-            image, self.extraction.max_keypoints, self.extraction.resize, tile=self.extraction.tile
-        )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        save_features(target, features)
-        return features
+    def load(self, pairs: Sequence[Pair], method: str) -> list[Prediction]:
+        """The predictions of one method for all pairs, in their order."""
+        with self.workspace.features() as features, MatchStore(matches_file(self.workspace.folder, method)) as matches:
+            seconds, get = matches.seconds(), lru_cache(FEATURES_KEPT)(features.get)
+            return [_prediction(pair, get, matches, seconds) for pair in pairs]
 
 
-def save_prediction(path: Path, prediction: Prediction) -> None:
-    """Write one prediction; the folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as temporary:
-        np.savez(
-            temporary,
-            points0=prediction.points0,
-            points1=prediction.points1,
-            scores=prediction.scores,
-            image_size0=np.array(prediction.image_size0),
-            image_size1=np.array(prediction.image_size1),
-            keypoints=np.array(prediction.keypoints),
-            seconds=np.array(prediction.seconds),
-        )
-
-
-def load_prediction(path: Path) -> Prediction:
-    """Read what `save_prediction` wrote."""
-    if not path.is_file():
-        raise LinGlueError(f"{path}: no such prediction, it must be made before it can be scored")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            points0, points1 = (file[name].astype(np.float32).reshape(-1, 2) for name in ("points0", "points1"))
-            if len(points0) != len(points1):
-                raise ValueError("different numbers of points")
-            keypoints = file["keypoints"].tolist()
-            return Prediction(
-                points0,
-                points1,
-                file["scores"].astype(np.float32).reshape(len(points0)),
-                ImageSize(*file["image_size0"].tolist()),
-                ImageSize(*file["image_size1"].tolist()),
-                (int(keypoints[0]), int(keypoints[1])),
-                float(file["seconds"]),
-            )
-    except Exception as error:  # zip and numpy raise many unrelated types on damaged files
-        raise LinGlueError(f"{path}: damaged prediction; delete the file and it is made again") from error
-
-
-def _claim(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write the settings into the folder they name, or refuse a folder whose record says something else."""
-    record = folder / "settings.json"
-    text = json.dumps(settings, indent=1, sort_keys=True) + "\n"
-    if record.is_file():
-        if record.read_text(encoding="utf-8") != text:
-            raise LinGlueError(
-                f"{record}: not the settings that the folder is named after; delete the folder "
-                "or to choose another with -o"
-            )
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_path(record) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def _newer(path: Path, sources: Iterable[Path]) -> bool:
-    """Whether the file exists and is not older than any of its sources."""
-    if not path.is_file():
-        return False
-    made = path.stat().st_mtime
-    return all(not source.is_file() or source.stat().st_mtime <= made for source in sources)
-
-
-def _fresh(path: Path, pair: Pair) -> bool:
-    return _newer(path, (pair.image0, pair.image1))
+def _prediction(
+    pair: Pair, get: Callable[[str], Features], matches: MatchStore, seconds: Mapping[tuple[str, str], float]
+) -> Prediction:
+    name0, name1 = pair.image0.name, pair.image1.name
+    features0, features1 = get(name0), get(name1)
+    indices, scores = matches.get(name0, name1)
+    return Prediction(
+        features0.keypoints[indices[:, 0]],
+        features1.keypoints[indices[:, 1]],
+        scores,
+        features0.image_size,
+        features1.image_size,
+        (len(features0), len(features1)),
+        seconds[make_pair(name0, name1)],
+    )

@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 
 import cv2
 import numpy as np
-import torch
-from torch import nn
 
 from linglue.errors import LinGlueError
-from linglue.io.images import Image, ImageSource, Mask, as_image, resize_points, shrink
+from linglue.geometry.pixels import resize_points
+from linglue.io.images import Image, ImageSource, Mask, as_image, shrink
 from linglue.types import Features, ImageSize
 
-TILE_OVERLAP = 64  # pixels a tile sees beyond its own area, so that no descriptor is cut at its border
 TILE_GRID = 32  # tiles begin at multiples of this, so that cells and pyramid levels lie as in the whole image
-MIN_TILE = 2 * TILE_OVERLAP + TILE_GRID
 
 
 class Extractor(ABC):
-    """A keypoint detector with its descriptor. Subclasses say what they are and implement `detect`."""
+    """A keypoint detector with its descriptor. A subclass needs `kind`, `dim`, `licence` and `detect`.
+
+    One that has weights or computes on a device also needs its own `__init__(weights=None, device="cpu")`.
+    `make_extractor` and `--features` take it as "package.module:Class"; docs/extending.md shows a whole one.
+    """
 
     kind: str  # stored in Features.kind; a network refuses features of another kind
     dim: int  # descriptor length
     licence: str  # of code and weights together
+    tile_overlap: int = 64  # pixels a tile sees beyond its own area, so that no descriptor is cut at its border
+    default_tile: int | None = None  # side of tiles where none is asked for; None: images are taken whole
+
+    def __init__(self, weights: str | Path | None = None, device: str = "cpu") -> None:
+        if weights is not None:
+            raise LinGlueError(
+                f"front-end {self.kind} got the weights file {weights}, expected none: it has no weights"
+            )
 
     @abstractmethod
     def detect(self, image: Image, max_keypoints: int, mask: Mask | None) -> Features:
@@ -44,15 +52,27 @@ class Extractor(ABC):
     ) -> Features:
         """Features of an image in pixels of the original.
 
-        `resize` is the longer side to work at (never enlarges), `mask` has the size of the original, `tile` cuts what
-        remains into squares of that side, so that very large images need little memory.
+        Args:
+            source: a path, a numpy array (H, W[, C]) uint8 or a torch tensor ([C,] H, W) float in [0, 1].
+            max_keypoints: the strongest are kept.
+            resize: longer side to work at; never enlarges. None: the image as it is.
+            mask: (H, W) of the original; keypoints are found only where it is True.
+            tile: side of the squares that larger images are cut into, so that they need little memory.
+
+        Example:
+            >>> from skimage.data import camera
+            >>> from linglue.features.sift import Sift
+            >>> len(Sift().extract(camera(), max_keypoints=100))
+            100
         """
         if max_keypoints < 1:
             raise LinGlueError(f"max_keypoints is {max_keypoints}, expected at least 1")
         if resize is not None and resize < 16:
             raise LinGlueError(f"resize is {resize}, expected a longer side of at least 16 pixels")
-        if tile is not None and tile < MIN_TILE:
-            raise LinGlueError(f"tile is {tile}, expected at least {MIN_TILE} pixels")
+        smallest = 2 * self.tile_overlap + TILE_GRID
+        if tile is not None and tile < smallest:
+            raise LinGlueError(f"tile is {tile}, expected at least {smallest} pixels")
+        tile = tile or self.default_tile
         original = as_image(source)
         size = ImageSize(original.shape[1], original.shape[0])
         if mask is not None and mask.shape != original.shape[:2]:
@@ -65,17 +85,7 @@ class Extractor(ABC):
             features = self.detect(image, max_keypoints, mask)
         else:
             features = self._detect_tiles(image, max_keypoints, mask, tile)
-        original_from_work = np.array(
-            [original.shape[1] / image.shape[1], original.shape[0] / image.shape[0]], dtype=np.float32
-        )
-        features = features.strongest(max_keypoints)
-        growth = np.float32(np.sqrt(original_from_work.prod()))
-        return replace(
-            features,
-            keypoints=resize_points(features.keypoints, original_from_work),
-            scales=None if features.scales is None else features.scales * growth,
-            image_size=size,
-        )
+        return _to_original(features.strongest(max_keypoints), size, ImageSize(image.shape[1], image.shape[0]))
 
     def _empty(self, size: ImageSize) -> Features:
         """No keypoints, of a front-end without scales and orientations."""
@@ -88,7 +98,7 @@ class Extractor(ABC):
 
     def _detect_tiles(self, image: Image, max_keypoints: int, mask: Mask | None, tile: int) -> Features:
         parts = []
-        for core, seen in _tiles(image.shape[1], image.shape[0], tile):
+        for core, seen in _tiles(image.shape[1], image.shape[0], tile, self.tile_overlap):
             x0, y0, x1, y1 = seen
             part = self.detect(
                 image[y0:y1, x0:x1].copy(), max_keypoints, None if mask is None else mask[y0:y1, x0:x1].copy()
@@ -101,35 +111,6 @@ class Extractor(ABC):
         return _concatenate(parts)
 
 
-def load_weights(
-    net: nn.Module, path: Path, expected: str, fill: Mapping[str, torch.Tensor] = MappingProxyType({})
-) -> None:
-    """Load a state dict from `path` into `net`, every name and shape as the net's own, or say in one line what differs.
-
-    `expected` names the right file and where users get it; `fill` adds constants that the file may lack.
-    """
-    if not path.is_file():
-        raise LinGlueError(f"{path}: no such weights file, expected {expected}")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load raises many unrelated types on files that are no checkpoints
-        raise LinGlueError(f"{path}: not a PyTorch weights file, expected {expected}") from error
-    # DISK's authors wrap the state dict.
-    state = state.get("extractor", state) if isinstance(state, dict) else None
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise LinGlueError(f"{path}: holds no state dict, expected {expected}")
-    state = {**fill, **state}
-    want = {name: tuple(value.shape) for name, value in net.state_dict().items()}
-    have = {name: tuple(value.shape) for name, value in state.items()}
-    for name in sorted(want.keys() | have.keys()):
-        if want.get(name) != have.get(name):
-            raise LinGlueError(
-                f"{path}: {name} has shape {have.get(name, 'none (missing)')}, "
-                f"expected {want.get(name, 'no such tensor')}; expected {expected}"
-            )
-    net.load_state_dict(state, strict=True)
-
-
 def _shrink_mask(mask: Mask, shape: tuple[int, ...]) -> Mask:
     """The mask at the working size (H, W): True only where all original pixels under a pixel are."""
     if mask.shape == shape:
@@ -138,9 +119,24 @@ def _shrink_mask(mask: Mask, shape: tuple[int, ...]) -> Mask:
     return np.asarray(share > 0.999)
 
 
-def _tiles(width: int, height: int, tile: int) -> Iterator[tuple[tuple[int, int, int, int], tuple[int, int, int, int]]]:
-    """(core, seen) boxes (x0, y0, x1, y1): cores partition the image, seen boxes add the overlap and fit in a tile."""
-    largest = (tile - 2 * TILE_OVERLAP) // TILE_GRID * TILE_GRID
+def _to_original(features: Features, original: ImageSize, work: ImageSize) -> Features:
+    """Features of the working size in pixels of the original."""
+    original_from_work = np.array([original.width / work.width, original.height / work.height], dtype=np.float32)
+    scale = np.float32(np.sqrt(original_from_work.prod()))
+    return replace(
+        features,
+        keypoints=resize_points(features.keypoints, original_from_work),
+        scales=None if features.scales is None else features.scales * scale,
+        image_size=original,
+    )
+
+
+Box = tuple[int, int, int, int]  # x0, y0, x1, y1
+
+
+def _tiles(width: int, height: int, tile: int, overlap: int) -> Iterator[tuple[Box, Box]]:
+    """(core, seen) boxes: cores partition the image, seen boxes add the overlap and fit in a tile."""
+    largest = (tile - 2 * overlap) // TILE_GRID * TILE_GRID
 
     def cuts(length: int) -> list[int]:
         count = -(-length // largest)
@@ -151,10 +147,10 @@ def _tiles(width: int, height: int, tile: int) -> Iterator[tuple[tuple[int, int,
     for y0, y1 in pairwise(ys):
         for x0, x1 in pairwise(xs):
             seen = (
-                max(0, x0 - TILE_OVERLAP),
-                max(0, y0 - TILE_OVERLAP),
-                min(width, x1 + TILE_OVERLAP),
-                min(height, y1 + TILE_OVERLAP),
+                max(0, x0 - overlap),
+                max(0, y0 - overlap),
+                min(width, x1 + overlap),
+                min(height, y1 + overlap),
             )
             yield (x0, y0, x1, y1), seen
 

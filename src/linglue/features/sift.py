@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import cv2
 import numpy as np
 
-from linglue.features import FRONT_ENDS
 from linglue.features.base import Extractor
+from linglue.features.registry import FRONT_ENDS
 from linglue.io.images import Image, Mask, to_grey
 from linglue.types import Features, ImageSize
 
@@ -22,8 +24,11 @@ class Sift(Extractor):
     dim = FRONT_ENDS[kind].dim
     licence = FRONT_ENDS[kind].licence
 
-    def __init__(self, contrast_threshold: float = 0.02) -> None:
-        # OpenCV's default of 0.04 leaves many photographs below 4k keypoints; the strongest are chosen anyway.
+    def __init__(
+        self, weights: str | Path | None = None, device: str = "cpu", contrast_threshold: float = 0.02
+    ) -> None:
+        super().__init__(weights, device)
+        # OpenCV's default of 0.04 leaves many images below 4k keypoints; the strongest are chosen anyway.
         self.contrast_threshold = contrast_threshold
 
     def detect(self, image: Image, max_keypoints: int, mask: Mask | None) -> Features:

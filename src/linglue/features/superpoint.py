@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from pathlib import Path
 
@@ -10,13 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linglue.features import FRONT_ENDS
-from linglue.features.base import Extractor, load_weights
+from linglue.core.fingerprint import file_sha256
+from linglue.features.base import Extractor
+from linglue.features.registry import FRONT_ENDS
+from linglue.features.weights import find_weights, load_weights
 from linglue.io.images import Image, Mask, to_grey
 from linglue.types import Features, ImageSize
 
 CELL = 8  # pixels per side of the image patch behind one position of the network's output
-OFFICIAL_SHA256 = "52b6708629640ca883673b5d5c097c4ddad37d8048b33f09c8ca0d69db12c40e"
 
 logger = logging.getLogger(__name__)
 
@@ -55,20 +55,23 @@ class SuperPoint(Extractor):
 
     def __init__(
         self,
-        weights: str | Path,
+        weights: str | Path | None = None,
         device: str = "cpu",
         nms_radius: int = 4,
         threshold: float = 0.0005,
         border: int = 4,
     ) -> None:
         """`weights`: the official superpoint_v1.pth or own-trained ones of that shape. Lengths are in pixels."""
+        front_end = FRONT_ENDS[self.kind]
         self.device = torch.device(device)
         self.nms_radius = nms_radius  # no two keypoints are closer than this in both x and y
         self.threshold = threshold
         self.border = border  # keypoints nearer than this to the image border are dropped
         net = SuperPointNet()
-        load_weights(net, Path(weights), FRONT_ENDS[self.kind].weights_source)
-        if hashlib.sha256(Path(weights).read_bytes()).hexdigest() != OFFICIAL_SHA256:
+        weights = find_weights(self.kind, weights)
+        load_weights(net, weights, front_end.weights_source)
+        assert front_end.download is not None
+        if file_sha256(weights) != front_end.download.sha256:
             logger.warning("%s: not the official superpoint_v1.pth (SHA-256 differs), used as own-trained", weights)
         # Channels last makes the network a third faster on the CPU.
         self.net = net.eval().to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -1,1 +1,1 @@
-"""Cameras, poses and COLMAP's convention: the only half pixel."""
+"""Cameras, poses and what follows from them; pixel conventions, the only half pixels of the project."""

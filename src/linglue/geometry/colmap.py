@@ -1,23 +1,28 @@
-"""COLMAP's conventions: where its origin lies, how it stores the shape of a keypoint and its SIFT descriptors.
+"""COLMAP's conventions: where its origin lies, its cameras, the shape of a keypoint and its SIFT descriptors.
 
-The half pixel between COLMAP and us is added and removed here and nowhere else.
+COLMAP's (0, 0) is the corner of the top-left pixel, ours its centre: the half pixel between them is added and removed
+here and nowhere else.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linglue.core.optional import need
 from linglue.errors import LinGlueError
-from linglue.types import Features, FloatArray
+from linglue.geometry.camera import Camera
+from linglue.geometry.pixels import corner_from_pixel, pixel_from_corner
+from linglue.types import Features, FloatArray, ImageSize
+
+if TYPE_CHECKING:
+    import pycolmap
 
 Points = TypeVar("Points", bound=NDArray[np.floating[Any]])
 
-HALF_PIXEL = 0.5  # COLMAP's (0, 0) is the corner of the top-left pixel, ours its centre
 DIAMETER_PER_SCALE = 2.0  # COLMAP's scale is the sigma of the blob, OpenCV's size and our scale its diameter
 DESCRIPTOR_UNIT = 512.0  # COLMAP stores a RootSIFT vector of unit length as bytes, this many to one
 SIFT_DIM = 128
@@ -32,12 +37,36 @@ def quiet_pycolmap(purpose: str) -> ModuleType:
 
 def colmap_from_pixel(points: Points) -> Points:
     """(…, 2) our points as COLMAP counts them; principal points too."""
-    return points + HALF_PIXEL  # type: ignore[return-value]
+    return corner_from_pixel(points)
 
 
 def pixel_from_colmap(points: Points) -> Points:
     """(…, 2) COLMAP's points as we count them."""
-    return points - HALF_PIXEL  # type: ignore[return-value]
+    return pixel_from_corner(points)
+
+
+def matrix_from_colmap(matrix: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """(3, 3) K for our pixels from K for COLMAP's."""
+    moved = np.array(matrix, dtype=np.float64)
+    moved[:2, 2] = pixel_from_colmap(moved[:2, 2])
+    return moved
+
+
+def camera_from_colmap(camera: pycolmap.Camera) -> Camera:
+    """COLMAP's camera as ours; distortion is left out, which undistorted images do not have."""
+    return Camera(ImageSize(camera.width, camera.height), matrix_from_colmap(camera.calibration_matrix()))
+
+
+def colmap_from_camera(camera: Camera) -> pycolmap.Camera:
+    """COLMAP's PINHOLE of a camera; its focal length counts as known."""
+    k = camera.matrix
+    if k[0, 1] != 0:
+        raise LinGlueError(f"skew of K is {k[0, 1]}, expected 0, as COLMAP's cameras have none")
+    module = quiet_pycolmap("a COLMAP camera")
+    made = module.Camera.create_from_model_name(module.INVALID_CAMERA_ID, "PINHOLE", 1.0, *camera.size)
+    made.params = [k[0, 0], k[1, 1], *colmap_from_pixel(k[:2, 2])]
+    made.has_prior_focal_length = True
+    return made
 
 
 def keypoint_rows(features: Features) -> FloatArray:

@@ -1,91 +1,89 @@
-"""Camera poses as text, as visuallocalization.net wants them: `name qw qx qy qz tx ty tz`, one image per line."""
+"""Where a camera stands and looks, and angles between poses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.transform import Rotation
 
-from linglue.core.atomic import atomic_path
-from linglue.errors import LinGlueError
-
-_LAYOUT = "name qw qx qy qz tx ty tz"
-_NUMBERS = 7
-_UNIT_TOLERANCE = 1e-2  # of a quaternion's length; files with few digits are normalised
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Pose:
-    """Where a camera is: X_cam = rotation X_world + translation."""
+    """A rigid motion x_a = rotation · x_b + translation; of a camera: cam_from_world.
 
-    rotation: NDArray[np.float64]  # (3, 3) cam_from_world
-    translation: NDArray[np.float64]  # (3,) cam_from_world
+    Example:
+        >>> Pose(np.eye(3), np.array([0.0, 0.0, 2.0])).centre + 0.0
+        array([ 0.,  0., -2.])
+    """
+
+    rotation: Array  # (3, 3)
+    translation: Array  # (3,)
 
     @classmethod
-    def from_matrix(cls, cam_from_world: NDArray[np.float64]) -> Pose:
-        """Of a (3, 4) matrix."""
-        matrix = np.asarray(cam_from_world, dtype=np.float64)
-        return cls(matrix[:, :3].copy(), matrix[:, 3].copy())
+    def from_matrix(cls, matrix: ArrayLike) -> Pose:
+        """Of a (3, 4) or (4, 4) matrix."""
+        values = np.asarray(matrix, dtype=np.float64)
+        return cls(values[:3, :3].copy(), values[:3, 3].copy())
 
     @classmethod
-    def from_numbers(cls, numbers: NDArray[np.float64]) -> Pose:
-        """Of qw qx qy qz tx ty tz."""
-        return cls(Rotation.from_quat(np.roll(numbers[:4], -1)).as_matrix(), np.array(numbers[4:]))
+    def from_numbers(cls, numbers: ArrayLike) -> Pose:
+        """Of the seven numbers qw qx qy qz tx ty tz."""
+        values = np.asarray(numbers, dtype=np.float64)
+        return cls(Rotation.from_quat(np.roll(values[:4], -1)).as_matrix(), values[4:].copy())
+
+    @classmethod
+    def at(cls, rotation: Array, centre: Array) -> Pose:
+        """Of a camera whose place in the world is `centre`."""
+        pose = cls(rotation, -rotation @ centre)
+        pose.__dict__["centre"] = centre  # as given: computed back, it would be rounded
+        return pose
 
     @property
-    def matrix(self) -> NDArray[np.float64]:
+    def matrix(self) -> Array:
         """(3, 4)."""
         return np.column_stack([self.rotation, self.translation])
 
     @property
-    def numbers(self) -> NDArray[np.float64]:
+    def numbers(self) -> Array:
         """(7,) qw qx qy qz tx ty tz, with qw ≥ 0."""
         quaternion = np.roll(Rotation.from_matrix(self.rotation).as_quat(canonical=True), 1)
         return np.concatenate([quaternion, self.translation])
 
-    @property
-    def centre(self) -> NDArray[np.float64]:
+    @cached_property
+    def centre(self) -> Array:
         """(3,) the camera's place in the world."""
         return -self.rotation.T @ self.translation
 
+    @property
+    def inverse(self) -> Pose:
+        """b_from_a of a_from_b."""
+        return Pose(self.rotation.T, self.centre)
 
-def write_poses(path: str | Path, poses: Mapping[str, Pose]) -> None:
-    """Write the poses in the order given, with all digits."""
-    lines = []
-    for name, pose in poses.items():
-        if not name.strip() or name != name.strip() or len(name.splitlines()) != 1:
-            raise LinGlueError(f"{path}: image name {name!r} cannot be written, expected names on one line")
-        lines.append(" ".join([name, *(repr(float(value)) for value in pose.numbers)]) + "\n")
-    with atomic_path(path) as temporary:
-        temporary.write_bytes("".join(lines).encode("utf-8", errors="surrogateescape"))
+    def __matmul__(self, other: Pose) -> Pose:
+        """a_from_c = a_from_b @ b_from_c."""
+        return Pose(self.rotation @ other.rotation, self.rotation @ other.translation + self.translation)
 
 
-def read_poses(path: str | Path) -> dict[str, Pose]:
-    """Poses by image name, which may contain spaces. Blank lines and those that begin with # are skipped."""
-    path = Path(path)
-    try:
-        # Names of files need not be UTF-8; the escape keeps their bytes, as Python does in paths.
-        text = path.read_bytes().decode("utf-8", errors="surrogateescape")
-    except OSError as error:
-        raise LinGlueError(f"{path}: cannot be read ({error.strerror}), expected lines `{_LAYOUT}`") from error
-    poses: dict[str, Pose] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        name, *fields = line.strip().rsplit(maxsplit=_NUMBERS)
-        try:
-            values = np.array(fields, dtype=np.float64)
-        except ValueError:
-            values = np.zeros(0)
-        if len(values) != _NUMBERS or not np.isfinite(values).all():
-            raise LinGlueError(f"{path}: line {number} is {line.strip()!r}, expected `{_LAYOUT}`")
-        if abs(np.linalg.norm(values[:4]) - 1) > _UNIT_TOLERANCE:
-            raise LinGlueError(f"{path}: line {number}: quaternion is {values[:4].tolist()}, expected length 1")
-        if name in poses:
-            raise LinGlueError(f"{path}: line {number}: {name!r} is given twice, expected one pose per image")
-        poses[name] = Pose.from_numbers(values)
-    return poses
+def rotation_error(estimated: ArrayLike, true: ArrayLike) -> float:
+    """Degrees of the rotation between two rotation matrices (3, 3)."""
+    difference = np.asarray(estimated, dtype=np.float64).T @ np.asarray(true, dtype=np.float64)
+    # From sine and cosine: the arc cosine alone loses half the digits of small angles.
+    axis = np.array(
+        [
+            difference[2, 1] - difference[1, 2],
+            difference[0, 2] - difference[2, 0],
+            difference[1, 0] - difference[0, 1],
+        ]
+    )
+    return float(np.degrees(np.arctan2(np.linalg.norm(axis), np.trace(difference) - 1)))
+
+
+def direction_error(estimated: ArrayLike, true: ArrayLike) -> float:
+    """Degrees between the lines of two vectors (3,), 0 to 90: the sign is ignored, as SuperGlue's measure does."""
+    a, b = np.asarray(estimated, dtype=np.float64), np.asarray(true, dtype=np.float64)
+    return float(np.degrees(np.arctan2(np.linalg.norm(np.cross(a, b)), abs(a @ b))))

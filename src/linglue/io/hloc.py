@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 
 from linglue.core.atomic import atomic_path
+from linglue.core.paths import check_name
 from linglue.errors import LinGlueError
 from linglue.types import Features, FloatArray, ImageSize, IndexArray
 
@@ -22,12 +23,12 @@ _DATASETS = ("keypoints", "descriptors", "scores", "keypoint_scores", "image_siz
 
 
 def list_hloc_images(path: str | Path) -> list[str]:
-    """Names of all images in the file, sorted; a name with folders is a chain of nested groups."""
+    """Names of all images in the file, sorted and checked; a name with folders is a chain of nested groups."""
     names: list[str] = []
 
     def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
         if isinstance(item, h5py.Group) and isinstance(item.get("keypoints"), h5py.Dataset):
-            names.append(name)
+            names.append(check_name(name, path))
 
     with _opened(path, "r") as file:
         file.visititems(visit)

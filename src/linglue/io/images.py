@@ -1,4 +1,4 @@
-"""Photographs as arrays: reading with EXIF rotation applied, shrinking, and mapping points back to the original."""
+"""Photographs as arrays: reading with EXIF rotation applied, and shrinking."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from linglue.errors import LinGlueError
-from linglue.types import FloatArray
 
 Image = NDArray[np.uint8]  # (H, W, 3) RGB
 Mask = NDArray[np.bool_]  # (H, W), True where keypoints are allowed
@@ -90,8 +89,3 @@ def shrink(image: Image, longer_side: int | None) -> Image:
         return image
     size = (max(1, round(width * factor)), max(1, round(height * factor)))
     return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
-
-
-def resize_points(points: FloatArray, scale: FloatArray) -> FloatArray:
-    """Points of an image after it is resized by `scale` (x, y): centres of pixels sit at integers, so x → (x+½)s−½."""
-    return ((points + 0.5) * scale - 0.5).astype(np.float32)

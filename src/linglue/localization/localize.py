@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
-from tqdm import tqdm
 
 from linglue.core.atomic import atomic_path
-from linglue.core.fingerprint import file_sha256, settings_hash
+from linglue.core.fingerprint import file_sha256, fingerprint
+from linglue.core.lock import locked
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.geometry.pose import Pose
 from linglue.localization.localizer import Localization, LocalizeConfig, Localizer
 from linglue.localization.queries import Query, describe_camera, problem_line
 from linglue.sfm.workspace import Workspace
 
-_log = logging.getLogger(__name__)
+_FOREIGN = "is no record of `linglue localize` and would be replaced, expected another name for the output"
 
 
 @dataclass(frozen=True)
@@ -73,9 +70,8 @@ class Run:
 def map_settings(work: Workspace, config: LocalizeConfig, matcher: Mapping[str, Any]) -> dict[str, Any]:
     """All that decides where an image is found, but the image itself: map, configuration and matcher."""
     with work.features() as store:
-        features = settings_hash(store.made_from())
+        features = fingerprint(features=store.made_from())
     return {
-        "linglue": version("linglue"),
         "features": features,
         "model": {path.name: file_sha256(path) for path in sorted(work.model.iterdir()) if path.is_file()},
         "config": asdict(config),
@@ -93,14 +89,14 @@ def localize_queries(
     """
     problems: list[str] = []
     found: dict[str, Located] = {}
-    with _locked(record):
-        known = _read_record(record)
+    with locked(record):
+        known = read_record(record)
         _write_record(record, known.values())  # without what a killed run left of its last line
         todo: list[tuple[Query, str]] = []
         for query in queries:
             try:
                 camera = {"camera": describe_camera(query.camera), "refine": query.refine_camera}
-                made_from = settings_hash({**settings, **camera, "image": file_sha256(query.path)})
+                made_from = fingerprint(**settings, **camera, image=file_sha256(query.path))
             except LinGlueError as error:
                 problems.append(problem_line(query.name, query.path, error))
                 continue
@@ -111,7 +107,7 @@ def localize_queries(
         kept = len(found)
         if todo:
             localizer = load_map()
-            bar = tqdm(todo, initial=kept, total=kept + len(todo), desc="localize", unit="image", disable=None)
+            bar = progress(todo, initial=kept, total=kept + len(todo), desc="localize", unit="image")
             with record.open("a", encoding="utf-8") as file:
                 for query, made_from in bar:
                     try:
@@ -126,36 +122,28 @@ def localize_queries(
     return Run([found[query.name] for query in queries if query.name in found], problems, len(found) - kept, kept)
 
 
-@contextmanager
-def _locked(record: Path) -> Iterator[None]:
-    """Hold the record alone. A second process waits and then finds the work done; a killed one holds no lock."""
-    lock = FileLock(record.with_name(f".{record.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        _log.warning("%s: another process works on it, waiting until it has finished", record)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _line(located: Located) -> str:
     return json.dumps(asdict(located)) + "\n"
 
 
-def _read_record(path: Path) -> dict[str, Located]:
-    """By name, the last one of each; lines that cannot be read, as of a killed run, are skipped."""
+def read_record(path: Path) -> dict[str, Located]:
+    """By name, the last one of each. Of a killed run the last line may be cut; any other line is another's file."""
     found: dict[str, Located] = {}
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-            try:
-                values = json.loads(line)
-                lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
-                found[values["name"]] = Located(**{**values, **lists})
-            except (ValueError, TypeError, KeyError, AttributeError):
-                continue
+    if not path.exists():
+        return found
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise LinGlueError(f"{path}: {_FOREIGN}") from error
+    for number, line in enumerate(lines):
+        try:
+            values = json.loads(line)
+            lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+            found[values["name"]] = Located(**{**values, **lists})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            cut = found and number == len(lines) - 1
+            if not cut:
+                raise LinGlueError(f"{path}: {_FOREIGN}") from error
     return found
 
 

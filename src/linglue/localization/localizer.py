@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from linglue.core.progress import progress
 from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import colmap_from_pixel, quiet_pycolmap
@@ -75,7 +75,7 @@ class Localizer:
         self.points = points
         self.matcher = matcher
         self.config = config or LocalizeConfig()
-        names = tqdm(sorted(points.shown), desc="map", unit="image", disable=None, leave=False)
+        names = progress(sorted(points.shown), desc="map", unit="image", leave=False)
         self._packed = {name: _Packed.of(load(name)) for name in names}
         self._retrieval: Retrieval | None = None
         if len(self._packed) > self.config.top:

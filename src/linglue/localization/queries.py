@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PIL import Image as PillowImage
-
 from linglue.errors import LinGlueError
-from linglue.io.images import IMAGE_SUFFIXES, read_image
+from linglue.io.exif import upright_size
+from linglue.io.images import IMAGE_SUFFIXES
 from linglue.sfm.cameras import CameraConfig, assign_cameras, read_intrinsics
-from linglue.sfm.scan import ORIENTATION, UPRIGHT
 from linglue.types import ImageSize
 
 if TYPE_CHECKING:
     import pycolmap
-
-_FIRST_TURNED = 5  # EXIF orientations from here on swap width and height
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +28,7 @@ class Query:
 
 
 def find_queries(source: Path, images: Path | None, intrinsics: str | None) -> tuple[list[Query], list[str]]:
-    """The images of a folder, or those of a list with intrinsics, relative to `images`; and lines about problems.
+    """The images of a folder, those of a list with intrinsics, relative to `images`, or one; and lines about problems.
 
     A list has lines `name MODEL width height params…`, as hloc's and Aachen's. The cameras of a folder's images come
     from `intrinsics` (see `CameraConfig`), EXIF or a guess.
@@ -43,7 +40,9 @@ def find_queries(source: Path, images: Path | None, intrinsics: str | None) -> t
     if not source.is_file():
         raise LinGlueError(f"{source}: no such file, expected a folder of images or a list of them")
     if source.suffix.lower() in IMAGE_SUFFIXES:
-        raise LinGlueError(f"{source}: is an image, expected a folder of images or a list of them")
+        if images is not None:
+            raise LinGlueError(f"--images is {images}, expected only with a list of queries; {source} is an image")
+        return _from_paths({source.name: source}, intrinsics)
     if intrinsics is not None:
         raise LinGlueError(f"--intrinsics is {intrinsics}, expected only with a folder; the list {source} has its own")
     if images is None or not images.is_dir():
@@ -69,7 +68,11 @@ def _from_folder(folder: Path, intrinsics: str | None) -> tuple[list[Query], lis
         if path.suffix.lower() in IMAGE_SUFFIXES and not any(p.startswith(".") for p in path.relative_to(folder).parts)
     }
     if not paths:
-        raise LinGlueError(f"{folder}: holds no photograph (expected: {', '.join(sorted(IMAGE_SUFFIXES))})")
+        raise LinGlueError(f"{folder}: holds no image (expected: {', '.join(sorted(IMAGE_SUFFIXES))})")
+    return _from_paths(paths, intrinsics)
+
+
+def _from_paths(paths: Mapping[str, Path], intrinsics: str | None) -> tuple[list[Query], list[str]]:
     sizes: dict[str, ImageSize] = {}
     problems = []
     for name, path in paths.items():
@@ -83,18 +86,6 @@ def _from_folder(folder: Path, intrinsics: str | None) -> tuple[list[Query], lis
     cameras = assign_cameras({name: paths[name] for name in sizes}, sizes, config)
     queries = [Query(name, paths[name], cameras.by_name[name], name not in cameras.given) for name in sizes]
     return queries, [*problems, *cameras.problems]
-
-
-def upright_size(path: Path) -> ImageSize:
-    """(width, height) with the EXIF rotation applied, from the header where that is enough."""
-    try:
-        with PillowImage.open(path) as image:
-            width, height = image.size
-            turned = image.getexif().get(ORIENTATION, UPRIGHT) >= _FIRST_TURNED
-            return ImageSize(height, width) if turned else ImageSize(width, height)
-    except Exception:  # Pillow raises many types on damaged files; the decoder says what is wrong, or can read it
-        height, width = read_image(path).shape[:2]
-        return ImageSize(width, height)
 
 
 def describe_camera(camera: pycolmap.Camera) -> str:

@@ -1,1 +1,1 @@
-"""From a folder of photographs to matches, a 3D model and camera poses: stages that survive interruption."""
+"""From a folder of images to matches, a 3D model and camera poses: stages that survive interruption."""

@@ -1,4 +1,4 @@
-"""Intrinsics of photographs, as COLMAP's cameras: given by the user, or a first guess from EXIF, and who shares them.
+"""Intrinsics of images, as COLMAP's cameras: given by the user, or a first guess from EXIF, and who shares them.
 
 Everything here is in COLMAP's convention: principal points count from the corner of the top-left pixel.
 """
@@ -13,10 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from tqdm import tqdm
 
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
+from linglue.io.exif import Exif, read_exif
 from linglue.types import ImageSize
 
 if TYPE_CHECKING:
@@ -35,18 +36,16 @@ _UNUSABLE = ("INVALID", "EQUIRECTANGULAR")  # a panorama has no focal length
 
 @dataclass(frozen=True)
 class CameraConfig:
-    """Which camera each photograph has.
+    """Which camera each image has.
 
-    `sharing` of estimated intrinsics: "single" camera for all photographs, one per "folder", one per "image", or
-    "auto": within a folder, photographs of the same size and EXIF camera and focal length; without EXIF, all of a
-    folder if they have one size, as frames of a video do. Photographs of different sizes never share.
+    `sharing` of estimated intrinsics: "single" camera for all images, one per "folder", one per "image", or
+    "auto": within a folder, images of the same size and EXIF camera and focal length; without EXIF, all of a
+    folder if they have one size, as frames of a video do. Images of different sizes never share.
     """
 
     model: str = "SIMPLE_RADIAL"  # COLMAP's name; for cameras that are not given in full
     sharing: Sharing = "auto"
-    intrinsics: str | None = (
-        None  # "fx,fy,cx,cy" or "MODEL,p1,p2,…" of all photographs, or a file; see `read_intrinsics`
-    )
+    intrinsics: str | None = None  # "fx,fy,cx,cy" or "MODEL,p1,p2,…" of all images, or a file; see `read_intrinsics`
 
     def __post_init__(self) -> None:
         _check_model(self.model, "camera model")
@@ -60,7 +59,7 @@ class CameraConfig:
 
 @dataclass(frozen=True, eq=False)
 class Cameras:
-    """The camera of each photograph by its name; photographs that share one have the same object."""
+    """The camera of each image by its name; images that share one have the same object."""
 
     by_name: dict[str, pycolmap.Camera]
     given: frozenset[str]  # names whose intrinsics the user gave: they are kept as they are
@@ -68,10 +67,16 @@ class Cameras:
 
 
 def assign_cameras(paths: Mapping[str, Path], sizes: Mapping[str, ImageSize], config: CameraConfig) -> Cameras:
-    """Cameras of the photographs, `paths` and upright `sizes` by name; reads only files without given intrinsics."""
+    """The cameras of all images.
+
+    Args:
+        paths: image files by name, where they are known; read only where intrinsics are not given.
+        sizes: upright, by name, of all images.
+        config: what is given, and who shares.
+    """
     given, problems = _given_cameras(sizes, config)
-    guessed = {name: path for name, path in paths.items() if name not in given}
-    return Cameras({**given, **_estimated_cameras(guessed, sizes, config)}, frozenset(given), problems)
+    guessed = {name: size for name, size in sizes.items() if name not in given}
+    return Cameras({**given, **_estimated_cameras(paths, guessed, config)}, frozenset(given), problems)
 
 
 def read_intrinsics(path: Path) -> dict[str, pycolmap.Camera]:
@@ -102,7 +107,7 @@ def read_intrinsics(path: Path) -> dict[str, pycolmap.Camera]:
 
 
 def _given_cameras(sizes: Mapping[str, ImageSize], config: CameraConfig) -> tuple[dict[str, Any], list[str]]:
-    """Cameras of the photographs whose intrinsics are known, and what is to be said about the others."""
+    """Cameras of the images whose intrinsics are known, and what is to be said about the others."""
     if config.intrinsics is None:
         return {}, []
     path = Path(config.intrinsics)
@@ -121,7 +126,7 @@ def _given_cameras(sizes: Mapping[str, ImageSize], config: CameraConfig) -> tupl
 
 
 def _one_for_all(sizes: Mapping[str, ImageSize], text: str) -> tuple[dict[str, Any], list[str]]:
-    """The camera that `text` describes, for all photographs of the most frequent size."""
+    """The camera that `text` describes, for all images of the most frequent size."""
     where = f"intrinsics {text!r}"
     fields = [part.strip() for part in text.split(",")]
     model = fields.pop(0) if fields[0][:1].isalpha() else _PINHOLE
@@ -141,13 +146,14 @@ def _estimated_cameras(
 ) -> dict[str, Any]:
     """Cameras with the focal length of EXIF, or a guess, for the mapper to refine."""
     exif = {
-        name: _read_exif(path)
-        for name, path in tqdm(paths.items(), desc="cameras", unit="image", disable=None, leave=False)
+        name: read_exif(paths[name]) if name in paths else None
+        for name in progress(sizes, desc="cameras", unit="image", leave=False)
     }
     keys = _sharing_keys(exif, sizes, config.sharing)
     focals: dict[tuple[object, ...], list[float]] = {key: [] for key in keys.values()}  # known ones, by camera
+    of_sensor: dict[object, float | None] = {}  # by EXIF camera
     for name, key in keys.items():
-        focal = exif[name].focal
+        focal = _focal(paths.get(name), exif[name], of_sensor)
         if focal is not None:
             focals[key].append(focal)
     pycolmap = quiet_pycolmap(_PURPOSE)
@@ -164,27 +170,26 @@ def _estimated_cameras(
     return {name: made[key] for name, key in keys.items()}
 
 
-@dataclass(frozen=True)
-class _Exif:
-    camera: str | None  # make, model, focal length and stored size in one text, as COLMAP compares them
-    focal: float | None  # pixels
-
-
-def _read_exif(path: Path) -> _Exif:
-    """COLMAP knows the sensors of many cameras, so it can do without the 35 mm equivalent."""
-    bitmap = quiet_pycolmap(_PURPOSE).Bitmap.read(path, as_rgb=False)
-    if bitmap is None:  # a format that COLMAP cannot read
-        return _Exif(None, None)
-    focal, longer = bitmap.exif_focal_length(), max(bitmap.width, bitmap.height)
+def _focal(path: Path | None, exif: Exif | None, of_sensor: dict[object, float | None]) -> float | None:
+    """Pixels, where EXIF tells; COLMAP knows the sensors of many cameras whose millimetres alone would not."""
+    if path is None or exif is None:
+        return None
+    focal = exif.focal
+    if focal is None and exif.focal_mm is not None and exif.camera is not None:
+        if exif.camera not in of_sensor:
+            bitmap = quiet_pycolmap(_PURPOSE).Bitmap.read(path, as_rgb=False)
+            of_sensor[exif.camera] = None if bitmap is None else bitmap.exif_focal_length()
+        focal = of_sensor[exif.camera]
+    longer = max(exif.size)
     if focal is not None and not FOCAL_RANGE[0] * longer <= focal <= FOCAL_RANGE[1] * longer:
-        focal = None  # nonsense in the file
-    return _Exif(bitmap.exif_camera_model(), focal)
+        return None  # nonsense in the file
+    return focal
 
 
 def _sharing_keys(
-    exif: Mapping[str, _Exif], sizes: Mapping[str, ImageSize], sharing: Sharing
+    exif: Mapping[str, Exif | None], sizes: Mapping[str, ImageSize], sharing: Sharing
 ) -> dict[str, tuple[object, ...]]:
-    """Photographs with equal keys share a camera."""
+    """Images with equal keys share a camera."""
     if sharing == "single":
         return {name: (sizes[name],) for name in exif}
     if sharing == "image":
@@ -197,8 +202,10 @@ def _sharing_keys(
         sizes_in.setdefault(folder, set()).add(sizes[name])
     keys: dict[str, tuple[object, ...]] = {}
     for name, folder in folders.items():
-        alone = exif[name].camera is None and len(sizes_in[folder]) > 1
-        keys[name] = (name,) if alone else (folder, sizes[name], exif[name].camera)
+        header = exif[name]
+        camera = None if header is None else header.camera
+        alone = camera is None and len(sizes_in[folder]) > 1
+        keys[name] = (name,) if alone else (folder, sizes[name], camera)
     return keys
 
 

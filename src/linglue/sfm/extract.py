@@ -1,24 +1,22 @@
-"""Stage one: the features of every photograph, taken once and again only when photograph or settings change."""
+"""Stage one: the features of every image, taken once and again only when image or settings change."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from importlib.metadata import version
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
-from linglue.core.fingerprint import file_sha256, settings_hash
+from linglue.core.fingerprint import features_fingerprint, weights_sha256
 from linglue.core.pool import run_all
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
-from linglue.features import make_extractor
+from linglue.features import DEFAULT_FEATURES, MAX_KEYPOINTS, RESIZE, make_extractor
 from linglue.features.base import Extractor
+from linglue.io.exif import upright_size
 from linglue.io.images import read_image, read_mask
-from linglue.matcher import MAX_KEYPOINTS, RESIZE
-from linglue.sfm.feature_store import FeatureStore
-from linglue.sfm.scan import Photo
+from linglue.sfm.scan import ImageFile
+from linglue.sfm.store import FeatureStore
 from linglue.types import Features
 
 
@@ -26,7 +24,7 @@ from linglue.types import Features
 class ExtractConfig:
     """How features are taken."""
 
-    features: str = "sift"
+    features: str = DEFAULT_FEATURES
     weights: Path | None = None  # of the front-end
     max_keypoints: int = MAX_KEYPOINTS
     resize: int | None = RESIZE  # longer side; None: original
@@ -34,80 +32,106 @@ class ExtractConfig:
     device: str = "cpu"
 
     def settings(self) -> dict[str, Any]:
-        """All that decides what the features of an image are."""
+        """All that decides what the features of an image are; the front-end is built for it, once per process."""
         return {
-            "linglue": version("linglue"),
             "features": self.features,
-            "weights_sha256": None if self.weights is None else file_sha256(self.weights),
+            "weights_sha256": weights_sha256(self.extractor()),
             "max_keypoints": self.max_keypoints,
             "resize": self.resize,
             "tile": self.tile,
         }
+
+    def extractor(self) -> Extractor:
+        """The front-end; what it lacks is a LinGlueError."""
+        changed = self.weights.stat().st_mtime_ns if self.weights is not None and self.weights.is_file() else 0
+        return _build(self.features, self.weights, self.device, changed)
+
+
+@lru_cache(maxsize=2)
+def _build(features: str, weights: Path | None, device: str, changed: int) -> Extractor:
+    return make_extractor(features, weights, device)
 
 
 @dataclass(frozen=True)
 class Extracted:
     """What the stage did."""
 
-    photos: list[Photo]  # that have keypoints
+    images: list[ImageFile]  # that have keypoints
     problems: list[str]  # one line for each of the others
     made: int
     kept: int  # were there already
     keypoints: int
 
 
-def extract_photos(photos: list[Photo], config: ExtractConfig, store: FeatureStore, workers: int = 1) -> Extracted:
-    """Features of all photographs into the store; those it has from the same content and settings stay."""
+def extract_images(images: list[ImageFile], config: ExtractConfig, store: FeatureStore, workers: int = 1) -> Extracted:
+    """Features of all images into the store; those it has from the same content and settings stay.
+
+    From now on these images are the current ones, and no others. Imported features are used as they are.
+    """
+    if store.imported():
+        return _use_imported(images, store)
     settings = config.settings()
-    fingerprints = {
-        photo.name: settings_hash({**settings, "image": photo.sha256, "mask": photo.mask_sha256}) for photo in photos
-    }
-    done = store.made_from()
-    missing = [photo for photo in photos if done.get(photo.name) != fingerprints[photo.name]]
+    wanted = {image.name: features_fingerprint(settings, image.sha256, image.mask_sha256) for image in images}
+    there = store.expect(wanted)
+    missing = [image for image in images if image.name not in there]
     failures: dict[str, str] = {}
-    if missing:
-        make_extractor(config.features, config.weights, config.device)  # what it lacks is said before any work
-    bar = tqdm(total=len(photos), initial=len(photos) - len(missing), unit="image", desc="extract", disable=None)
+    bar = progress(total=len(images), initial=len(images) - len(missing), unit="image", desc="extract")
     with bar:
-        for photo, found in run_all(partial(_make_worker, config), missing, workers):
+        for image, found in run_all(partial(_Worker, config), missing, workers):
             if isinstance(found, str):
-                failures[photo.name] = found
+                failures[image.name] = found
             else:
-                store.put(photo.name, fingerprints[photo.name], found)
+                store.put(image.name, wanted[image.name], found, image.path)
             bar.update()
     counts = store.counts()
-    for photo in photos:
-        if photo.name not in failures and counts[photo.name] == 0:
-            failures[photo.name] = f"{photo.name}: no {config.features} keypoint, left out"
-    usable = [photo for photo in photos if photo.name not in failures]
+    for image in images:
+        if image.name not in failures and counts[image.name] == 0:
+            failures[image.name] = f"{image.name}: no {config.features} keypoint, left out"
+    usable = [image for image in images if image.name not in failures]
     return Extracted(
-        photos=usable,
-        problems=[failures[photo.name] for photo in photos if photo.name in failures],
-        made=len(missing) - sum(photo.name in failures for photo in missing),
-        kept=len(photos) - len(missing),
-        keypoints=sum(counts[photo.name] for photo in usable),
+        images=usable,
+        problems=[failures[image.name] for image in images if image.name in failures],
+        made=len(missing) - sum(image.name in failures for image in missing),
+        kept=len(images) - len(missing),
+        keypoints=sum(counts[image.name] for image in usable),
     )
+
+
+def _use_imported(images: list[ImageFile], store: FeatureStore) -> Extracted:
+    """The images that imported features belong to, by name and size; they are not extracted anew."""
+    counts, sizes = store.counts(), store.sizes()
+    usable, problems = [], []
+    for image in images:
+        if not counts.get(image.name):
+            problems.append(f"{image.name}: no imported features, left out")
+            continue
+        try:
+            size = upright_size(image.path)
+        except LinGlueError as error:
+            problems.append(f"{image.name}: left out ({str(error).removeprefix(f'{image.path}: ')})")
+            continue
+        if size == sizes[image.name]:
+            usable.append(image)
+        else:
+            have, want = (f"{s.width}x{s.height}" for s in (sizes[image.name], size))
+            problems.append(f"{image.name}: left out (its imported features are of {have} pixels, it has {want})")
+    return Extracted(usable, problems, 0, len(usable), sum(counts[image.name] for image in usable))
 
 
 @dataclass(frozen=True)
 class _Worker:
-    """Takes the features of one photograph, or says in one line why it cannot."""
+    """Takes the features of one image, or says in one line why it cannot."""
 
-    extractor: Extractor
     config: ExtractConfig
 
-    def __call__(self, photo: Photo) -> Features | str:
+    def __call__(self, image: ImageFile) -> Features | str:
+        c = self.config
         try:
-            image = read_image(photo.path)
-            mask = None if photo.mask is None else read_mask(photo.mask)
-            if mask is not None and mask.shape != image.shape[:2]:
-                have, want = (f"{shape[1]}x{shape[0]}" for shape in (mask.shape, image.shape))
-                raise LinGlueError(f"{photo.mask}: mask is {have} pixels, expected its photograph's size {want}")
-            c = self.config
-            return self.extractor.extract(image, c.max_keypoints, c.resize, mask, c.tile)
+            pixels = read_image(image.path)
+            mask = None if image.mask is None else read_mask(image.mask)
+            if mask is not None and mask.shape != pixels.shape[:2]:
+                have, want = (f"{shape[1]}x{shape[0]}" for shape in (mask.shape, pixels.shape))
+                raise LinGlueError(f"{image.mask}: mask is {have} pixels, expected its image's size {want}")
+            return c.extractor().extract(pixels, c.max_keypoints, c.resize, mask, c.tile)
         except LinGlueError as error:
-            return f"{photo.name}: left out ({str(error).removeprefix(f'{photo.path}: ')})"
-
-
-def _make_worker(config: ExtractConfig) -> _Worker:
-    return _Worker(make_extractor(config.features, config.weights, config.device), config)
+            return f"{image.name}: left out ({str(error).removeprefix(f'{image.path}: ')})"

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
-from tqdm import tqdm
-
-from linglue.core.fingerprint import settings_hash
+from linglue.core.fingerprint import fingerprint
 from linglue.core.pool import run_all
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import Pair
-from linglue.matcher import MatcherConfig
-from linglue.sfm.feature_store import FeatureStore
-from linglue.sfm.match_store import MatchStore
+from linglue.matcher import MatcherConfig, PairMatcher
+from linglue.sfm.store import FeatureStore, MatchStore
 from linglue.types import FloatArray, IndexArray
 
 FEATURES_KEPT = 16  # images whose features a worker keeps in memory
@@ -35,30 +33,52 @@ class Matched:
 def match_pairs(
     pairs: Sequence[Pair], matcher: MatcherConfig, features: FeatureStore, store: MatchStore, workers: int = 1
 ) -> Matched:
-    """Matches of all pairs into the store; those it has from the same features and settings stay."""
-    made_from, settings = features.made_from(), matcher.build().settings  # what it lacks is said before any work
+    """Matches of all pairs into the store; those it has from the same features and settings stay.
+
+    From now on only matches of this matcher are current.
+
+    Args:
+        pairs: of images in `features`.
+        matcher: built once per process.
+        features: of all images.
+        store: where the matches go.
+        workers: processes.
+    """
+    made_from = features.made_from()
+    by = fingerprint(matcher=dict(build_matcher(matcher).settings))  # what it lacks is said before any work
     unknown = next((name for pair in pairs for name in pair if name not in made_from), None)
     if unknown is not None:
         raise LinGlueError(f"{features.path}: no features of {unknown!r}, they must be extracted first")
-    fingerprints = {pair: settings_hash({**settings, "features": [made_from[name] for name in pair]}) for pair in pairs}
-    done = store.made_from()
-    missing = [pair for pair in pairs if done.get(pair) != fingerprints[pair]]
-    bar = tqdm(total=len(pairs), initial=len(pairs) - len(missing), unit="pair", desc="match", disable=None)
+    store.expect(by)
+    there = store.current(made_from, pairs)
+    missing = [pair for pair in pairs if pair not in there]
+    bar = progress(total=len(pairs), initial=len(pairs) - len(missing), unit="pair", desc="match")
     with bar:
         for pair, found in run_all(partial(_make_worker, matcher, features.path), missing, workers):
-            store.put(pair, fingerprints[pair], *found)
+            store.put(pair, (made_from[pair[0]], made_from[pair[1]]), by, *found)
             bar.update()
-    counts, seconds_of = store.counts(), store.seconds()
+    done = store.current(made_from, pairs)
     return Matched(
         made=len(missing),
         kept=len(pairs) - len(missing),
-        matches=sum(counts[pair] for pair in pairs),
-        seconds=sum(seconds_of[pair] for pair in pairs),
+        matches=sum(row.count for row in done.values()),
+        seconds=sum(row.seconds for row in done.values()),
     )
 
 
+def build_matcher(config: MatcherConfig) -> PairMatcher:
+    """The matcher of a configuration, built once per process."""
+    weights = config.weights
+    return _built(config, weights.stat().st_mtime_ns if weights is not None and weights.is_file() else 0)
+
+
+@lru_cache(maxsize=2)
+def _built(config: MatcherConfig, changed: int) -> PairMatcher:
+    return config.build()
+
+
 def _make_worker(config: MatcherConfig, features: Path) -> Callable[[Pair], tuple[IndexArray, FloatArray, float]]:
-    matcher, load = config.build(), lru_cache(FEATURES_KEPT)(FeatureStore(features).get)
+    matcher, load = build_matcher(config), lru_cache(FEATURES_KEPT)(FeatureStore(features).get)
 
     def work(pair: Pair) -> tuple[IndexArray, FloatArray, float]:
         features0, features1 = load(pair[0]), load(pair[1])

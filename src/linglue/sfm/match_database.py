@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -12,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from filelock import FileLock, Timeout
-from tqdm import tqdm
 
-from linglue.core.fingerprint import settings_hash
+from linglue.core.fingerprint import fingerprint
+from linglue.core.lock import locked
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import colmap_from_pixel, quiet_pycolmap
-from linglue.io.colmap_database import DatabaseImage, check_database, open_database, read_features, read_images
-from linglue.io.colmap_matches import IdPair, MatchReplacer
+from linglue.io.colmap.database import DatabaseImage, check_database, open_database, read_features, read_images
+from linglue.io.colmap.edit import Edit, IdPair, MatchReplacer, edit_database
 from linglue.io.pair_list import read_pairs
 from linglue.matcher import MatcherConfig
-from linglue.sfm.match import FEATURES_KEPT
+from linglue.sfm.match import FEATURES_KEPT, build_matcher
 from linglue.types import Features
 
 if TYPE_CHECKING:
@@ -46,34 +45,23 @@ class Rematched:
 def match_database(path: str | Path, pairs: str | Path, matcher: MatcherConfig, verify: bool = True) -> Rematched:
     """Replace the matches of `pairs` in the database by those of `matcher`, and their two-view geometries.
 
-    `pairs`: "existing" (those the database has matches of), "exhaustive", or a pair list file. Each pair is replaced in
-    one transaction and remembered with what it was made from: the next run goes on where a killed one was.
+    `pairs`: "existing" (those the database has matches of), "exhaustive", or a pair list file. A copy is changed and
+    takes the database's place when all is done. Each pair is remembered with what it was made from: the next run goes
+    on where a killed one was, and does again only what changed.
     """
     path = Path(path)
     check_database(path)
     with (
-        _alone(path),
-        open_database(path) as database,
-        MatchReplacer(path) as replacer,
+        locked(path, wait=False),
+        edit_database(path) as edit,
+        open_database(edit.path) as database,
+        MatchReplacer(edit.path, database) as replacer,
     ):
         images = {image.image_id: image for image in read_images(database).values()}
         chosen = _choose(path, pairs, images, replacer)
-        made, matches = _match(path, chosen, images, matcher, database, replacer)
-        verified, inliers = _verify(chosen, images, database, replacer) if verify else (None, None)
+        made, matches = _match(path, chosen, images, matcher, database, replacer, edit)
+        verified, inliers = _verify(chosen, images, database) if verify else (None, None)
     return Rematched(len(chosen), made, len(chosen) - made, matches, verified, inliers)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    lock = FileLock(path.with_name(f".{path.name}.lock"))  # nobody holds it after a crash
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise LinGlueError(f"{path}: another process is matching it, expected one at a time") from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _choose(
@@ -109,6 +97,7 @@ def _match(
     matcher: MatcherConfig,
     database: pycolmap.Database,
     replacer: MatchReplacer,
+    edit: Edit,
 ) -> tuple[int, int]:
     """Number of pairs that had to be matched, and of matches of all pairs."""
 
@@ -123,20 +112,22 @@ def _match(
         return features
 
     used = sorted({image_id for pair in pairs for image_id in pair})
-    digests = {i: _digest(load(i)) for i in tqdm(used, desc="read features", unit="image", disable=None)}
+    digests = {i: _digest(load(i)) for i in progress(used, desc="read features", unit="image")}
     if not any(database.num_keypoints_for_image(image_id) for image_id in used):
         raise LinGlueError(f"{path}: its images have no keypoints, they must be extracted first")
-    built = matcher.build()
-    made_from = {pair: settings_hash({**built.settings, "features": [digests[i] for i in pair]}) for pair in pairs}
+    built = build_matcher(matcher)
+    settings = dict(built.settings)
+    made_from = {pair: fingerprint(matcher=settings, features=[digests[i] for i in pair]) for pair in pairs}
     done = replacer.made_from()
     missing = [pair for pair in pairs if done.get(pair) != made_from[pair]]
-    bar = tqdm(total=len(pairs), initial=len(pairs) - len(missing), desc="match", unit="pair", disable=None)
+    bar = progress(total=len(pairs), initial=len(pairs) - len(missing), desc="match", unit="pair")
     with bar:
         for pair in missing:
             features0, features1 = load(pair[0]), load(pair[1])
             found = len(features0) > 0 and len(features1) > 0
             indices = built.match(features0, features1).indices if found else np.zeros((0, 2), np.int64)
-            replacer.put(*pair, made_from[pair], indices)
+            replacer.put(pair, made_from[pair], indices)
+            edit.keep = True
             bar.update()
     return len(missing), sum(len(database.read_matches(*pair)) for pair in pairs)
 
@@ -145,7 +136,6 @@ def _verify(
     pairs: Sequence[IdPair],
     images: Mapping[int, DatabaseImage],
     database: pycolmap.Database,
-    replacer: MatchReplacer,
 ) -> tuple[int, int]:
     """Two-view geometries where there are none; number of usable pairs and of their inliers.
 
@@ -161,9 +151,8 @@ def _verify(
         image = images[image_id]
         return cameras[image.camera_id], colmap_from_pixel(read_features(database, image).keypoints)
 
-    done = set(replacer.verified())
-    missing = [pair for pair in pairs if pair not in done]
-    for image_id0, image_id1 in tqdm(missing, desc="verify", unit="pair", disable=None):
+    missing = [pair for pair in pairs if not database.exists_two_view_geometry(*pair)]
+    for image_id0, image_id1 in progress(missing, desc="verify", unit="pair"):
         matches = database.read_matches(image_id0, image_id1)
         geometry = colmap.estimate_two_view_geometry(*view(image_id0), *view(image_id1), matches, options)
         database.write_two_view_geometry(image_id0, image_id1, geometry)

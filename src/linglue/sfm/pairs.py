@@ -1,81 +1,156 @@
-"""Which pairs of images to match: all, neighbours in a sequence, look-alikes, neighbours in space, or a given list."""
+"""Which pairs of images to match: all, neighbours in a sequence, look-alikes, neighbours in space, or a given list.
+
+A pair source is a function `source(PairRequest) -> list[Pair]`. Other packages add theirs under the entry-point group
+`linglue.pair_sources`, or are named as `package:function`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path, PurePosixPath
-from typing import Literal, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
+from linglue.core.registry import Registry
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import Pair, make_pair, read_pairs
-from linglue.sfm.positions import position_pairs
+from linglue.sfm.positions import exif_positions, position_pairs, read_positions
 from linglue.sfm.retrieval import TOP, LoadFeatures, Retrieval
 
-Method = Literal["auto", "exhaustive", "sequential", "retrieval", "positions", "list"]
-
 AUTO_EXHAUSTIVE = 60  # images; 1770 pairs, beyond which all pairs cost more than 20 neighbours for each by far
+
+PAIR_SOURCES = Registry(
+    "pair source",
+    "linglue.pair_sources",
+    {
+        "auto": "linglue.sfm.pairs:from_auto",
+        "exhaustive": "linglue.sfm.pairs:from_all",
+        "sequential": "linglue.sfm.pairs:from_sequence",
+        "retrieval": "linglue.sfm.pairs:from_retrieval",
+        "positions": "linglue.sfm.pairs:from_positions",
+        "list": "linglue.sfm.pairs:from_list",
+    },
+)
 
 
 @dataclass(frozen=True)
 class PairsConfig:
     """How pairs are chosen. `auto` takes all pairs of up to 60 images and retrieval beyond."""
 
-    method: Method = "auto"
+    method: str = "auto"  # a name of PAIR_SOURCES, or package:function
     top: int = TOP  # partners per image: of retrieval, positions and the loop closure
     overlap: int = 10  # sequential: each image with so many that follow, and with those 1, 2, 4, … 2^(overlap−1) later
-    loop_every: int = 10  # sequential: look-alikes elsewhere for every so manieth image; 0: no loop closure
+    loop_every: int = 10  # sequential: look-alikes elsewhere for every n-th image; 0: no loop closure
     radius: float = 100.0  # positions: metres
+    pair_list: Path | None = None  # list: a file of pairs
+    positions: Path | None = None  # positions: a table; None: EXIF
 
     def __post_init__(self) -> None:
-        if self.method not in get_args(Method):
-            raise LinGlueError(f"pairs method is {self.method!r}, expected {', '.join(get_args(Method))}")
+        PAIR_SOURCES.get(self.method)
         for name, least in (("top", 1), ("overlap", 1), ("loop_every", 0)):
             if getattr(self, name) < least:
                 raise LinGlueError(f"{name} is {getattr(self, name)}, expected at least {least}")
         if not self.radius > 0:
             raise LinGlueError(f"radius is {self.radius}, expected a positive number of metres")
 
-    def method_for(self, images: int) -> Method:
+    def method_for(self, images: int) -> str:
         """The method that so many images get: `auto` decided."""
         if self.method != "auto":
             return self.method
         return "exhaustive" if images <= AUTO_EXHAUSTIVE else "retrieval"
 
 
+@dataclass(frozen=True)
+class PairRequest:
+    """What a pair source may ask for."""
+
+    names: Sequence[str]  # of all images, sorted
+    load: LoadFeatures  # features of an image by its name
+    config: PairsConfig
+    paths: Mapping[str, Path]  # image files by name, where they are known
+
+
+PairSource = Callable[[PairRequest], list[Pair]]
+
+
 def choose_pairs(
-    config: PairsConfig,
-    names: Iterable[str],
-    load_features: LoadFeatures,
-    positions: Mapping[str, NDArray[np.float64]] | None = None,
-    list_file: str | Path | None = None,
+    config: PairsConfig, names: Iterable[str], load: LoadFeatures, paths: Mapping[str, Path] | None = None
 ) -> list[Pair]:
-    """The pairs to match, sorted. `positions` are needed by the method of that name, `list_file` by `list`."""
-    names = sorted(set(names))
-    if len(names) < 2 and config.method != "list":
+    """The pairs to match, sorted.
+
+    Args:
+        config: which source, and its settings.
+        names: of all images.
+        load: gives the features of an image; called only by sources that look at them.
+        paths: image files by name, for positions in EXIF.
+    """
+    request = PairRequest(sorted(set(names)), load, config, paths or {})
+    source: PairSource = PAIR_SOURCES.get(config.method)
+    return sorted({make_pair(*pair) for pair in source(request)})
+
+
+def from_auto(request: PairRequest) -> list[Pair]:
+    """All pairs of a few images, look-alikes of many."""
+    source: PairSource = PAIR_SOURCES.get(request.config.method_for(len(request.names)))
+    return source(request)
+
+
+def from_all(request: PairRequest) -> list[Pair]:
+    """All pairs."""
+    return exhaustive(request.names)
+
+
+def from_sequence(request: PairRequest) -> list[Pair]:
+    """Neighbours by name, and loops closed by look-alikes."""
+    config, names = request.config, request.names
+    pairs = sequential(names, config.overlap)
+    if not config.loop_every or len(names) < 2:
+        return pairs
+    return with_loops(pairs, names, Retrieval.build(names, request.load), config.loop_every, config.top)
+
+
+def from_retrieval(request: PairRequest) -> list[Pair]:
+    """Each image with those that look most alike."""
+    if len(request.names) < 2:
         return []
-    match config.method_for(len(names)):
-        case "exhaustive":
-            return exhaustive(names)
-        case "sequential":
-            pairs = sequential(names, config.overlap)
-            if not config.loop_every:
-                return pairs
-            return with_loops(pairs, names, Retrieval.build(names, load_features), config.loop_every, config.top)
-        case "retrieval":
-            return Retrieval.build(names, load_features).pairs(config.top)
-        case "positions":
-            return _by_position(config, names, load_features, positions or {})
-        case _:
-            if list_file is None:
-                raise LinGlueError("pairs method is 'list' but no list is given, expected a file of pairs")
-            return from_list(list_file, names)
+    return Retrieval.build(request.names, request.load).pairs(request.config.top)
+
+
+def from_positions(request: PairRequest) -> list[Pair]:
+    """Neighbours in space; images without a position, or with none near theirs, get their look-alikes instead."""
+    config, names = request.config, request.names
+    if len(names) < 2:
+        return []
+    if config.positions is None:
+        positions = exif_positions({name: request.paths[name] for name in names if name in request.paths})
+    else:
+        positions = read_positions(config.positions)
+    known = {name: positions[name] for name in names if name in positions}
+    if not known:
+        raise LinGlueError(
+            f"none of the {len(names)} images has a position, expected GPS coordinates in EXIF or a table"
+        )
+    pairs = set(position_pairs(known, config.top, config.radius))
+    alone = set(names) - {name for pair in pairs for name in pair}
+    if alone:
+        partners = Retrieval.build(names, request.load).partners(sorted(alone), config.top)
+        pairs |= {make_pair(name, other) for name, others in partners.items() for other in others}
+    return sorted(pairs)
+
+
+def from_list(request: PairRequest) -> list[Pair]:
+    """The pairs of a file, all of them of the given images."""
+    path = request.config.pair_list
+    if path is None:
+        raise LinGlueError("pairs method is 'list' but no list is given, expected a file of pairs")
+    known = set(request.names)
+    pairs = read_pairs(path)
+    for name in (name for pair in pairs for name in pair):
+        if name not in known:
+            raise LinGlueError(f"{path}: no image is called {name!r}, expected the names of the {len(known)} images")
+    return pairs
 
 
 def exhaustive(names: Iterable[str]) -> list[Pair]:
@@ -113,36 +188,6 @@ def with_loops(pairs: list[Pair], names: Iterable[str], retrieval: Retrieval, ev
     for name, others in retrieval.partners(queries, top + most).items():
         found |= {make_pair(name, other) for other in [o for o in others if o not in paired[name]][:top]}
     return sorted(found)
-
-
-def from_list(path: str | Path, names: Iterable[str]) -> list[Pair]:
-    """The pairs of a list, all of them of the given images."""
-    known = set(names)
-    pairs = read_pairs(path)
-    for name in (name for pair in pairs for name in pair):
-        if name not in known:
-            raise LinGlueError(f"{path}: no image is called {name!r}, expected the names of the {len(known)} images")
-    return pairs
-
-
-def _by_position(
-    config: PairsConfig,
-    names: list[str],
-    load_features: LoadFeatures,
-    positions: Mapping[str, NDArray[np.float64]],
-) -> list[Pair]:
-    """Neighbours in space; images without a position, or with none near theirs, get their look-alikes instead."""
-    known = {name: positions[name] for name in names if name in positions}
-    if not known:
-        raise LinGlueError(
-            f"none of the {len(names)} images has a position, expected GPS coordinates in EXIF or a table"
-        )
-    pairs = set(position_pairs(known, config.top, config.radius))
-    alone = set(names) - {name for pair in pairs for name in pair}
-    if alone:
-        partners = Retrieval.build(names, load_features).partners(sorted(alone), config.top)
-        pairs |= {make_pair(name, other) for name, others in partners.items() for other in others}
-    return sorted(pairs)
 
 
 def _sequences(names: Iterable[str]) -> list[list[str]]:

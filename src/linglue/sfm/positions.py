@@ -1,10 +1,10 @@
-"""Where photographs were taken, from EXIF or a file of the user's, and which of them are close to each other."""
+"""Where images were taken, from EXIF or a file of the user's, and which of them are close to each other."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,35 +13,23 @@ from scipy.spatial import cKDTree
 
 from linglue.core.optional import need
 from linglue.errors import LinGlueError
+from linglue.io.exif import LatLon, on_earth, read_exif
 from linglue.io.pair_list import Pair, make_pair
 
 Positions = dict[str, NDArray[np.float64]]  # (3,) metres in one Cartesian frame, by image name
-LatLon = tuple[float, float]  # degrees, WGS84
 
 _METRIC = ("name", "x", "y", "z")
 _GEOGRAPHIC = (("name", "lat", "lon"), ("name", "lat", "lon", "alt"))
 
 
 def exif_positions(photos: Mapping[str, Path]) -> Positions:
-    """Positions of the photographs (path by name) that carry GPS coordinates, see `metric_positions`."""
-    found = {name: read_gps(path) for name, path in photos.items()}
-    return metric_positions({name: place for name, place in found.items() if place is not None})
-
-
-def read_gps(path: str | Path) -> LatLon | None:
-    """Latitude and longitude of a photograph, or None where it has none, or none that can be."""
-    from PIL import ExifTags, Image
-
-    try:
-        with Image.open(path) as image:  # reads the header only
-            gps = image.getexif().get_ifd(ExifTags.IFD.GPSInfo)
-        lat = _degrees(gps[ExifTags.GPS.GPSLatitude], gps.get(ExifTags.GPS.GPSLatitudeRef))
-        lon = _degrees(gps[ExifTags.GPS.GPSLongitude], gps.get(ExifTags.GPS.GPSLongitudeRef))
-    except Exception:  # not there, or damaged in one of the many ways EXIF can be: the photograph itself may be fine
-        return None
-    if not _on_earth(lat, lon) or lat == lon == 0:  # cameras without a fix write zeros
-        return None
-    return lat, lon
+    """Positions of the images (path by name) that carry GPS coordinates, see `metric_positions`."""
+    places = {}
+    for name, path in photos.items():
+        exif = read_exif(path)
+        if exif is not None and exif.gps is not None:
+            places[name] = exif.gps
+    return metric_positions(places)
 
 
 def read_positions(path: str | Path) -> Positions:
@@ -74,7 +62,7 @@ def read_positions(path: str | Path) -> Positions:
         name, numbers = row[0], tuple(_number(entry) for entry in row[1:])
         if not all(map(math.isfinite, numbers)):
             raise LinGlueError(f"{where} has {' '.join(row[1:])!r} for {name!r}, expected finite numbers")
-        if columns != _METRIC and not _on_earth(*numbers[:2]):
+        if columns != _METRIC and not on_earth(*numbers[:2]):
             raise LinGlueError(f"{where} has {' '.join(row[1:3])!r}, expected lat −90 to 90 and lon −180 to 180")
         if name in values:
             raise LinGlueError(f"{where} has {name!r} a second time, expected one position per image")
@@ -87,7 +75,7 @@ def read_positions(path: str | Path) -> Positions:
 def metric_positions(places: Mapping[str, LatLon]) -> Positions:
     """East, north and up in metres from the first place by name.
 
-    Altitude is taken as zero: it is missing in many photographs and off by tens of metres in others.
+    Altitude is taken as zero: it is missing in many images and off by tens of metres in others.
     """
     if not places:
         return {}
@@ -110,21 +98,6 @@ def position_pairs(positions: Mapping[str, NDArray[np.float64]], top: int, radiu
         others = [j for j in row if j != i and j < len(names)]  # at one place the image itself need not come first
         pairs |= {make_pair(names[i], names[j]) for j in others[:top]}
     return sorted(pairs)
-
-
-def without_position(names: Iterable[str], positions: Mapping[str, NDArray[np.float64]]) -> list[str]:
-    """The images nothing is known about, sorted."""
-    return sorted(set(names) - positions.keys())
-
-
-def _degrees(value: Iterable[float], reference: object) -> float:
-    """Degrees, minutes and seconds as one number, negative in the south and west."""
-    magnitude = sum(float(part) / unit for part, unit in zip(value, (1, 60, 3600), strict=False))
-    return -magnitude if str(reference).strip("\0 ").upper() in ("S", "W") else magnitude
-
-
-def _on_earth(lat: float, lon: float) -> bool:
-    return abs(lat) <= 90 and abs(lon) <= 180  # false for NaN, which EXIF's 0/0 becomes
 
 
 def _number(text: str) -> float:

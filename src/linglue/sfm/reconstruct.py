@@ -1,34 +1,27 @@
-"""A folder of photographs to a sparse model: every stage keeps what it finished, so that a killed run goes on."""
+"""A folder of images to a sparse model: every stage keeps what it finished, so that a killed run resumes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linglue.core.atomic import atomic_path
-from linglue.core.fingerprint import settings_hash
+from linglue.core.fingerprint import file_sha256, fingerprint
 from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
-from linglue.io.colmap_database import write_database
-from linglue.io.pair_list import Pair, write_pairs
+from linglue.io.pair_list import Pair, read_pairs, write_pairs
 from linglue.matcher import MatcherConfig
-from linglue.sfm.cameras import CameraConfig, Cameras, assign_cameras
-from linglue.sfm.extract import ExtractConfig, Extracted, extract_photos
-from linglue.sfm.feature_store import FeatureStore
-from linglue.sfm.map import MappingConfig, build_model, verified_matches, verify_geometry
-from linglue.sfm.match import match_pairs
-from linglue.sfm.match_store import MatchStore
+from linglue.sfm.cameras import CameraConfig
+from linglue.sfm.current import current_state
+from linglue.sfm.extract import ExtractConfig, Extracted, extract_images
+from linglue.sfm.map import MappingConfig
+from linglue.sfm.map_stores import Inputs, map_stores
+from linglue.sfm.match import build_matcher, match_pairs
 from linglue.sfm.pairs import PairsConfig, choose_pairs
-from linglue.sfm.places import first_at_place, merge_places
-from linglue.sfm.positions import exif_positions, read_positions
-from linglue.sfm.retrieval import Retrieval
-from linglue.sfm.scan import Survey, survey
-from linglue.sfm.sparse_model import ModelStatistics, colour_points, registered_names, write_model
-from linglue.sfm.summary import Summary, read_summary, write_summary
+from linglue.sfm.scan import Scan, ScanConfig, scan_images
+from linglue.sfm.store import FeatureStore
+from linglue.sfm.summary import Summary
 from linglue.sfm.workspace import Workspace
 
 
@@ -38,161 +31,126 @@ class ReconstructConfig:
 
     extract: ExtractConfig = field(default_factory=ExtractConfig)
     pairs: PairsConfig = field(default_factory=PairsConfig)
-    pair_list: Path | None = None  # for the method `list`
-    positions: Path | None = None  # for the method `positions`; None: EXIF
     matcher: MatcherConfig = field(default_factory=MatcherConfig)
     cameras: CameraConfig = field(default_factory=CameraConfig)
     mapping: MappingConfig = field(default_factory=MappingConfig)
-    masks: Path | None = None
+    scan: ScanConfig = field(default_factory=ScanConfig)
     workers: int = 1
     pictures: bool = True
+    overwrite: bool = False  # also what LinGlue did not make
 
 
 def reconstruct(images: Path, work: Workspace, config: ReconstructConfig | None = None) -> Summary:
-    """The sparse model of the photographs in a folder, in `work.model`; what the work folder has already is kept."""
+    """The sparse model of the images in a folder, in `work.model`; what the work folder has already is kept.
+
+    Args:
+        images: the folder, with any subfolders.
+        work: where everything is kept. Imported features in it are used as they are.
+        config: all settings.
+
+    Example:
+        summary = reconstruct(Path("images"), Workspace(Path("WORK")), ReconstructConfig(workers=4))
+    """
     config = config or ReconstructConfig()
     watch = Stopwatch("cpu")
-    with work.locked(), work.features() as features, work.matches() as matches:
-        with watch.stage("extract"):
-            found = survey(images, features, config.masks, besides=work.folder)
-            extracted = extract_photos(found.photos, config.extract, features, config.workers)
-            _check_enough(images, extracted)
-        with watch.stage("pairs"):
-            pairs = _choose(config, found, extracted, features)
-            write_pairs(work.pairs, pairs)
-        with watch.stage("match"):
-            match_pairs(pairs, config.matcher, features, matches, config.workers)
-        paths = {photo.name: photo.path for photo in extracted.photos}
-        sizes = features.sizes()
-        cameras = assign_cameras(paths, {name: sizes[name] for name in paths}, config.cameras)
-        problems = (*found.problems, *extracted.problems, *cameras.problems)
-        made_from = _fingerprint(pairs, matches, cameras, config.mapping)
-        finished = _finished(work, made_from)
-        if finished is not None:
-            return replace(finished, problems=problems, notes=tuple(found.notes))
-        with watch.stage("database"):
-            _write_database(work, made_from, pairs, cameras, features, matches)
-        with watch.stage("verification"):
-            verify_geometry(work.database, config.mapping)
-            verified = verified_matches(work.database)
-        with watch.stage("model"):
-            mapped = build_model(work.database, cameras.given, config.mapping)
-            colour_points(mapped.model, paths)
-            write_model(mapped.model, work.model)
-        registered = registered_names(mapped.model)
-        with watch.stage("retrieval"):  # for `linglue localize`
-            Retrieval.build(registered, features.get).save(work.retrieval)
-        if config.pictures:
-            with watch.stage("pictures"):
-                _draw(work, mapped.model, list(paths), verified, registered)
-        summary = Summary(
-            model=ModelStatistics.of(mapped.model, len(paths)),
-            matched_pairs=len(pairs),
-            verified_pairs=len(verified),
-            unregistered=tuple(sorted(paths.keys() - set(registered))),
-            smaller_models=mapped.smaller,
-            seconds=dict(watch.seconds),
-            settings={"made_from": made_from, **_settings(config)},
-            problems=problems,
-            notes=tuple(found.notes),
-        )
-        write_summary(work.summary, summary)  # last: it says that all is there
-    return summary
+    with work.locked():
+        work.check_free(work.outputs(), config.overwrite)
+        with work.features() as features, work.matches() as matches:
+            with watch.stage("extract"):
+                found = scan_images(images, features, config.scan, work.not_images(images))
+                extracted = extract_images(found.images, config.extract, features, config.workers)
+                _check_enough(images, extracted)
+                if not features.imported():
+                    work.note(extract=config.extract.settings(), images=str(images.absolute()))
+            with watch.stage("pairs"):
+                pairs = _choose(config, found, extracted, features, work)
+            with watch.stage("match"):
+                match_pairs(pairs, config.matcher, features, matches, config.workers)
+            inputs = Inputs(
+                names=[image.name for image in extracted.images],
+                paths={image.name: image.path for image in extracted.images},
+                pairs=pairs,
+                problems=(*found.problems, *extracted.problems),
+                notes=tuple(found.notes),
+                settings={**_settings(config, features), "pairs": asdict(config.pairs)},
+            )
+            return map_stores(work, features, matches, inputs, config.cameras, config.mapping, config.pictures, watch)
+
+
+def map_work(
+    work: Workspace,
+    cameras: CameraConfig | None = None,
+    mapping: MappingConfig | None = None,
+    images: Path | None = None,
+    pictures: bool = True,
+    overwrite: bool = False,
+) -> Summary:
+    """Database, verification and model from features and matches as they stand in a work folder.
+
+    Args:
+        work: with features, and matches of some pairs.
+        cameras: as for `reconstruct`.
+        mapping: as for `reconstruct`.
+        images: folder of the images, for EXIF and colours; None: where they were extracted from.
+        pictures: also draw the model.
+        overwrite: replace what LinGlue did not make, too.
+    """
+    watch = Stopwatch("cpu")
+    with work.locked():
+        work.check_free([path for path in work.outputs() if path != work.pairs], overwrite)
+        with work.features() as features, work.matches() as matches:
+            state = current_state(work, features, matches)
+            if not state.matched:
+                raise LinGlueError(
+                    f"{work.folder}: holds no current matches, expected a folder of `linglue match-pairs`"
+                )
+            names = sorted(name for name, count in state.counts.items() if count)
+            paths = features.paths() if images is None else {name: images / name for name in names}
+            there = {name: paths[name] for name in names if name in paths and paths[name].is_file()}
+            inputs = Inputs(
+                names=names,
+                paths=there,
+                pairs=sorted(state.matched),
+                problems=tuple(state.problems()),
+                notes=(),
+                settings={"extract": work.notes().get("extract", {})},
+            )
+            config = cameras or CameraConfig()
+            return map_stores(work, features, matches, inputs, config, mapping or MappingConfig(), pictures, watch)
 
 
 def _check_enough(images: Path, extracted: Extracted) -> None:
-    if len(extracted.photos) < 2:
+    if len(extracted.images) < 2:
         why = f" ({'; '.join(extracted.problems)})" if extracted.problems else ""
-        raise LinGlueError(f"{images}: {len(extracted.photos)} usable photographs, expected at least 2{why}")
+        raise LinGlueError(f"{images}: {len(extracted.images)} usable images, expected at least 2{why}")
 
 
-def _choose(config: ReconstructConfig, found: Survey, extracted: Extracted, features: FeatureStore) -> list[Pair]:
-    usable = {photo.name: photo.path for photo in extracted.photos}
-    positions = None
-    if config.pairs.method == "positions":
-        positions = exif_positions(usable) if config.positions is None else read_positions(config.positions)
-    # A list may name photographs that turned out useless; what is wrong with them is told already.
-    listed = {photo.name for photo in found.photos} | found.duplicates
+def _choose(
+    config: ReconstructConfig, found: Scan, extracted: Extracted, features: FeatureStore, work: Workspace
+) -> list[Pair]:
+    usable = {image.name: image.path for image in extracted.images}
+    made_from = pairs_fingerprint(config.pairs, usable, features)
+    if work.is_made(work.pairs, made_from):
+        return read_pairs(work.pairs)
+    # A list may name images that turned out useless; what is wrong with them is told already.
+    listed = {image.name for image in found.images} | found.duplicates
     names = listed if config.pairs.method == "list" else usable
-    pairs = choose_pairs(config.pairs, names, features.get, positions, config.pair_list)
+    pairs = choose_pairs(config.pairs, names, features.get, usable)
     pairs = [pair for pair in pairs if usable.keys() >= set(pair)]
     if not pairs:
-        raise LinGlueError(f"none of the {len(usable)} photographs is to be matched with another, expected any pair")
+        raise LinGlueError(f"none of the {len(usable)} images is to be matched with another, expected any pair")
+    with work.making(work.pairs, made_from):
+        write_pairs(work.pairs, pairs)
     return pairs
 
 
-def _fingerprint(pairs: Sequence[Pair], matches: MatchStore, cameras: Cameras, mapping: MappingConfig) -> str:
-    """Of all that decides the model."""
-    made_from = matches.made_from()
-    by_name = {name: f"{id(camera)}" for name, camera in cameras.by_name.items()}
-    groups = {key: number for number, key in enumerate(dict.fromkeys(by_name.values()))}  # who shares with whom
-    described = {
-        name: [groups[by_name[name]], camera.model.name, camera.width, camera.height, *camera.params.tolist()]
-        for name, camera in cameras.by_name.items()
-    }
-    return settings_hash(
-        {
-            "linglue": version("linglue"),
-            "matches": [[*pair, made_from[pair]] for pair in pairs],
-            "cameras": described,
-            "given": sorted(cameras.given),
-            "mapping": asdict(mapping),
-        }
-    )
+def pairs_fingerprint(config: PairsConfig, names: Sequence[str] | Mapping[str, Any], features: FeatureStore) -> str:
+    """Of all that decides which pairs are chosen."""
+    made_from = features.made_from()
+    files = {str(path): file_sha256(path) for path in (config.pair_list, config.positions) if path is not None}
+    return fingerprint(pairs=asdict(config), files=files, features={name: made_from[name] for name in names})
 
 
-def _finished(work: Workspace, made_from: str) -> Summary | None:
-    """The summary of an earlier run that made the same model, if that is still there."""
-    if not (work.summary.is_file() and work.model.is_dir() and work.retrieval.is_file()):
-        return None
-    try:
-        summary = read_summary(work.summary)
-    except LinGlueError:  # of another LinGlue: make it again
-        return None
-    return summary if summary.settings.get("made_from") == made_from else None
-
-
-def _write_database(
-    work: Workspace,
-    made_from: str,
-    pairs: Sequence[Pair],
-    cameras: Cameras,
-    features: FeatureStore,
-    matches: MatchStore,
-) -> None:
-    """COLMAP's database of all pairs. One that was made from the same before stays, with what was verified in it."""
-    if work.database.is_file() and _record(work.database_record) == made_from:
-        return
-    work.database_record.unlink(missing_ok=True)
-    first = {name: first_at_place(features.get(name).keypoints) for name in cameras.by_name}
-    found = ((a, b, merge_places(matches.get(a, b)[0], first[a], first[b])) for a, b in pairs)
-    write_database(work.database, cameras.by_name, features.get, found)
-    with atomic_path(work.database_record) as temporary:
-        temporary.write_text(json.dumps({"made_from": made_from}), encoding="utf-8")
-
-
-def _record(path: Path) -> str | None:
-    try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["made_from"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _settings(config: ReconstructConfig) -> dict[str, Any]:
-    return {
-        "extract": config.extract.settings(),
-        "pairs": asdict(config.pairs),
-        "matcher": dict(config.matcher.build().settings),
-        "cameras": asdict(config.cameras),
-        "mapping": asdict(config.mapping),
-    }
-
-
-def _draw(
-    work: Workspace, model: Any, names: Sequence[str], verified: Mapping[Pair, int], registered: Sequence[str]
-) -> None:
-    from linglue.viz.scene import draw_match_graph, draw_model
-
-    work.pictures.mkdir(exist_ok=True)
-    draw_model(work.pictures / "model.png", model)
-    draw_match_graph(work.pictures / "matches.png", names, verified, registered)
+def _settings(config: ReconstructConfig, features: FeatureStore) -> dict[str, Any]:
+    extract = {"imported": features.kind()} if features.imported() else config.extract.settings()
+    return {"extract": extract, "matcher": dict(build_matcher(config.matcher).settings)}

@@ -12,12 +12,13 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.cluster.vq import kmeans2, vq
-from tqdm import tqdm
 
 from linglue.core.atomic import atomic_path
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import Pair, make_pair
 from linglue.types import Features, FloatArray
@@ -166,5 +167,5 @@ def _unit(vectors: FloatArray) -> FloatArray:
     return vectors / np.maximum(length, np.finfo(np.float32).tiny)
 
 
-def _progress(work: Sequence[int] | Sequence[str], what: str, unit: str = "image") -> tqdm:
-    return tqdm(work, desc=what, unit=unit, disable=None, delay=PROGRESS_DELAY)
+def _progress(work: Sequence[int] | Sequence[str], what: str, unit: str = "image") -> Any:
+    return progress(work, desc=what, unit=unit, delay=PROGRESS_DELAY)

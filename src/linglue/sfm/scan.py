@@ -1,25 +1,24 @@
-"""What lies in a folder of photographs: those that can be used, and one line about each file that cannot."""
+"""What lies in a folder of images: those that can be used, and one line about each file that cannot."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image as PillowImage
-from tqdm import tqdm
-
 from linglue.core.fingerprint import file_sha256
+from linglue.core.paths import check_name
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
+from linglue.io.exif import UPRIGHT, read_exif
 from linglue.io.images import IMAGE_SUFFIXES
-from linglue.sfm.feature_store import FeatureStore
-
-ORIENTATION = 274  # the EXIF tag
-UPRIGHT = 1
+from linglue.sfm.store import FeatureStore
 
 
 @dataclass(frozen=True)
-class Photo:
-    """A photograph by its name: the path below the folder it was found in, whatever characters that has."""
+class ImageFile:
+    """An image by its name: the path below the folder it was found in, whatever characters that has."""
 
     name: str
     path: Path
@@ -29,72 +28,160 @@ class Photo:
 
 
 @dataclass(frozen=True)
-class Survey:
-    """The photographs of a folder, sorted by name, and what is to be said about its other files."""
+class Scan:
+    """The images of a folder, sorted by name, and what is to be said about its other files."""
 
-    photos: list[Photo]
+    images: list[ImageFile]
     problems: list[str]
     notes: list[str]  # nothing is wrong, but users should know
-    duplicates: frozenset[str]  # names of photographs left out because another has the same content
+    duplicates: frozenset[str]  # names of images left out because another has the same content
 
 
-def check_images(folder: Path, masks: Path | None = None, least: int = 1) -> None:
-    """Refuse folders with fewer than `least` photographs, before anything is written."""
+@dataclass(frozen=True)
+class ScanConfig:
+    """Which files of a folder are meant."""
+
+    masks: Path | None = None  # folder of masks: an image's name with .png appended, as COLMAP has it, or instead
+    image_list: Path | None = None  # file with one name per line: only these
+    verify: bool = False  # read every file, also where size and time of change are as they were
+
+
+def check_images(folder: Path, config: ScanConfig | None = None, least: int = 1) -> None:
+    """Refuse folders with fewer than `least` images, before anything is written."""
+    config = config or ScanConfig()
     if not folder.is_dir():
-        raise LinGlueError(f"{folder}: no such folder, expected a folder of photographs")
-    if masks is not None and not masks.is_dir():
-        raise LinGlueError(f"{masks}: no such folder, expected a folder of masks")
-    found = sum(path.suffix.lower() in IMAGE_SUFFIXES for path in folder.rglob("*"))
+        raise LinGlueError(f"{folder}: no such folder, expected a folder of images")
+    if config.masks is not None and not config.masks.is_dir():
+        raise LinGlueError(f"{config.masks}: no such folder, expected a folder of masks")
+    problems: list[str] = []
+    found = sum(path.suffix.lower() in IMAGE_SUFFIXES for path in _candidates(folder, config, problems))
     if found == 0:
-        raise LinGlueError(f"{folder}: holds no photograph (expected: {', '.join(sorted(IMAGE_SUFFIXES))})")
+        why = f" ({problems[0]})" if problems else ""
+        raise LinGlueError(f"{folder}: holds no image{why}, expected {', '.join(sorted(IMAGE_SUFFIXES))}")
     if found < least:
-        raise LinGlueError(f"{folder}: holds {found} photograph, expected at least {least}")
+        raise LinGlueError(f"{folder}: holds {found} image, expected at least {least}")
 
 
-def survey(folder: Path, store: FeatureStore, masks: Path | None = None, besides: Path | None = None) -> Survey:
-    """Everything in `folder` and below, except hidden files, `masks` and what lies in `besides`.
+def scan_images(
+    folder: Path, store: FeatureStore, config: ScanConfig | None = None, besides: Sequence[Path] = ()
+) -> Scan:
+    """Everything in `folder` and below, except hidden files, masks and what lies in `besides`.
 
-    A mask has its photograph's name below the folder `masks`, with .png appended as COLMAP has it, or instead of the
-    extension. Photographs without one are used whole.
+    Args:
+        folder: links to folders are followed; names are relative to it.
+        store: remembers contents by path, size and time of change, so that unchanged files are not read again.
+        config: which files are meant. Images without a mask are used whole.
+        besides: files and folders that are no input.
     """
-    check_images(folder, masks)
-    left_out = [p.resolve() for p in (masks, besides) if p is not None]
-    photos: list[Photo] = []
+    config = config or ScanConfig()
+    check_images(folder, config)
+    left_out = [os.path.realpath(path) for path in (*besides, *([config.masks] if config.masks else []))]
+    images: list[ImageFile] = []
     problems: list[str] = []
     notes: list[str] = []
     duplicates: set[str] = set()
     first_of: dict[str, str] = {}  # by content
-    for path in tqdm(_files(folder, left_out), unit="file", desc="survey", disable=None, leave=False):
+    for path in progress(_candidates(folder, config, problems), unit="file", desc="scan", leave=False):
+        if _is_inside(path, left_out):
+            continue
         name = path.relative_to(folder).as_posix()
-        if any(c in "\t\n\r" or "\ud800" <= c <= "\udfff" for c in name):
-            problems.append(f"{name!r}: a name with tabs, line breaks or bytes that are no UTF-8, left out")
+        problem = _why_not(name, path)
+        if problem is not None:
+            problems.append(problem)
             continue
-        if path.suffix.lower() not in IMAGE_SUFFIXES:
-            problems.append(f"{name}: not a photograph, left out")
+        try:
+            sha256 = _sha256(path, store, config.verify)
+            mask = None if config.masks is None else _mask_of(name, config.masks)
+            image = ImageFile(name, path, sha256, mask, None if mask is None else _sha256(mask, store, config.verify))
+        except (LinGlueError, OSError) as error:
+            problems.append(f"{name}: left out ({_reason(error, path)})")
             continue
-        sha256 = _sha256(path, store)
         if sha256 in first_of:
-            problems.append(f"{name}: the same photograph as {first_of[sha256]}, left out")
+            problems.append(f"{name}: the same image as {first_of[sha256]}, left out")
             duplicates.add(name)
             continue
         first_of[sha256] = name
-        if _is_turned(path):
-            notes.append(f"{name}: turned upright as its EXIF says")
-        mask = None if masks is None else _mask_of(name, masks)
-        photos.append(Photo(name, path, sha256, mask, None if mask is None else _sha256(mask, store)))
-    if masks is not None and all(photo.mask is None for photo in photos):
-        raise LinGlueError(f"{masks}: holds no mask for any photograph, expected e.g. {photos[0].name}.png")
-    return Survey(photos, problems, notes, frozenset(duplicates))
+        exif = read_exif(path)
+        if exif is not None and exif.orientation != UPRIGHT:
+            notes.append(f"{name}: rotated upright as its EXIF says")
+        images.append(image)
+    if config.masks is not None and images and all(image.mask is None for image in images):
+        raise LinGlueError(f"{config.masks}: holds no mask for any image, expected e.g. {images[0].name}.png")
+    return Scan(images, problems, notes, frozenset(duplicates))
 
 
-def _files(folder: Path, left_out: list[Path]) -> list[Path]:
-    found = []
-    for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        inside = any(path.resolve().is_relative_to(other) for other in left_out)
-        if path.is_file() and not hidden and not inside:
-            found.append(path)
-    return found
+def _candidates(folder: Path, config: ScanConfig, problems: list[str]) -> list[Path]:
+    """All files that may be meant, sorted; what stands in the way of some is added to `problems`."""
+    if config.image_list is None:
+        return _files(folder, problems)
+    try:
+        names = config.image_list.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LinGlueError(
+            f"{config.image_list}: cannot be read, expected a list with one image name a line"
+        ) from error
+    paths = []
+    for name in dict.fromkeys(name.removesuffix("\r") for name in names):
+        if not name.strip() or name.startswith("#"):
+            continue
+        check_name(name, config.image_list)
+        if (folder / name).is_file():
+            paths.append(folder / name)
+        else:
+            problems.append(f"{name}: no such file in {folder}, left out")
+    return sorted(paths)
+
+
+def _files(folder: Path, problems: list[str]) -> list[Path]:
+    """All files below, links followed, none hidden; a folder that was seen already is not entered again."""
+    found: list[Path] = []
+    seen = {os.path.realpath(folder)}
+    waiting = [folder]
+    while waiting:
+        current = waiting.pop()
+        try:
+            entries = sorted(os.scandir(current), key=lambda entry: entry.name)
+        except OSError as error:
+            problems.append(f"{current.relative_to(folder).as_posix()}: folder left out ({error.strerror})")
+            continue
+        for entry in entries:
+            path = current / entry.name
+            name = path.relative_to(folder).as_posix()
+            if entry.name.startswith("."):
+                continue
+            try:
+                if entry.is_dir():
+                    real = os.path.realpath(path)
+                    if real in seen:
+                        problems.append(f"{name}: a link to a folder that is there already, left out")
+                    else:
+                        seen.add(real)
+                        waiting.append(path)
+                elif entry.is_file():
+                    found.append(path)
+                elif entry.is_symlink():
+                    problems.append(f"{name}: a link to nothing, left out")
+            except OSError as error:  # links in a circle
+                problems.append(f"{name}: left out ({error.strerror})")
+    return sorted(found)
+
+
+def _is_inside(path: Path, folders: Sequence[str]) -> bool:
+    real = Path(os.path.realpath(path))
+    return any(real.is_relative_to(other) for other in folders)
+
+
+def _why_not(name: str, path: Path) -> str | None:
+    if any(c in "\t\n\r" or "\ud800" <= c <= "\udfff" for c in name):
+        return f"{name!r}: a name with tabs, line breaks or bytes that are no UTF-8, left out"
+    if path.suffix.lower() not in IMAGE_SUFFIXES:
+        return f"{name}: not an image, left out"
+    return None
+
+
+def _reason(error: LinGlueError | OSError, path: Path) -> str:
+    text = error.strerror if isinstance(error, OSError) else str(error)
+    return str(text).removeprefix(f"{path}: ")
 
 
 def _mask_of(name: str, masks: Path) -> Path | None:
@@ -102,17 +189,9 @@ def _mask_of(name: str, masks: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _sha256(path: Path, store: FeatureStore) -> str:
-    known = store.known_sha256(path)
+def _sha256(path: Path, store: FeatureStore, verify: bool) -> str:
+    known = None if verify else store.known_sha256(path)
     if known is None:
         known = file_sha256(path)
         store.remember_sha256(path, known)
     return known
-
-
-def _is_turned(path: Path) -> bool:
-    try:
-        with PillowImage.open(path) as image:
-            return bool(image.getexif().get(ORIENTATION, UPRIGHT) != UPRIGHT)
-    except Exception:  # what is wrong with a damaged file is said when it is decoded
-        return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from linglue.core.atomic import atomic_folder
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
 from linglue.io.images import read_image
@@ -53,20 +54,25 @@ def registered_names(model: pycolmap.Reconstruction) -> list[str]:
 
 
 def colour_points(model: pycolmap.Reconstruction, paths: Mapping[str, Path]) -> None:
-    """Give each point the mean colour of the pixels that show it, in upright photographs, by image name."""
+    """Give each point the mean colour of the pixels that show it.
+
+    Args:
+        model: its points are changed.
+        paths: image files by name, read upright; images without one add no colour.
+    """
     ids = np.array(sorted(model.point3D_ids()), dtype=np.uint64)
     sums, counts = np.zeros((len(ids), 3)), np.zeros(len(ids))
-    for number in tqdm(model.reg_image_ids(), desc="colours", unit="image", disable=None):
+    for number in progress(model.reg_image_ids(), desc="colours", unit="image"):
         image = model.image(number)
         observed = image.get_observation_points2D()
-        if not len(observed):
+        if not len(observed) or image.name not in paths:
             continue
         rows = np.searchsorted(ids, np.array([point.point3D_id for point in observed], dtype=np.uint64))
-        photo = read_image(paths[image.name])
+        pixels = read_image(paths[image.name])
         # COLMAP counts from the corner of the top-left pixel: the whole part is the pixel that holds the point.
         x, y = np.array([point.xy for point in observed]).astype(np.int64).T
-        pixels = photo[np.clip(y, 0, photo.shape[0] - 1), np.clip(x, 0, photo.shape[1] - 1)]
-        np.add.at(sums, rows, pixels)
+        height, width = pixels.shape[:2]
+        np.add.at(sums, rows, pixels[np.clip(y, 0, height - 1), np.clip(x, 0, width - 1)])
         np.add.at(counts, rows, 1)
     means = np.rint(sums / np.maximum(counts, 1)[:, None]).astype(np.uint8)
     for point_id, mean in zip(ids.tolist(), means, strict=True):
@@ -74,17 +80,16 @@ def colour_points(model: pycolmap.Reconstruction, paths: Mapping[str, Path]) -> 
 
 
 def write_model(model: pycolmap.Reconstruction, folder: Path) -> None:
-    """Write COLMAP's binary files into `folder`, which appears whole; what was there before is replaced."""
-    partial, old = (folder.with_name(f".{folder.name}.{state}") for state in ("part", "old"))
+    """Write COLMAP's binary files into `folder`. A new folder appears whole; in an old one these files are replaced."""
     try:
-        for leftover in (partial, old):  # of a run that was killed
-            shutil.rmtree(leftover, ignore_errors=True)
-        partial.mkdir()
-        model.write_binary(partial)
-        if folder.exists():  # no system call replaces a folder that is not empty
-            folder.rename(old)
-        partial.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
+        if not folder.exists():
+            with atomic_folder(folder) as temporary:
+                model.write_binary(temporary)
+            return
+        with tempfile.TemporaryDirectory(prefix=".linglue-", dir=folder) as written:
+            model.write_binary(written)
+            for file in Path(written).iterdir():
+                file.replace(folder / file.name)
     except (OSError, RuntimeError) as error:
         raise LinGlueError(f"{folder}: the model cannot be written ({str(error).splitlines()[0]})") from error
 
@@ -120,12 +125,12 @@ def aligned_errors(
     )
     if true_from_model is None:
         raise LinGlueError(
-            f"the {len(names)} cameras with a true pose lie in one place or on a line: cannot be aligned"
+            f"the {len(names)} cameras with a true pose lie at one point or on a line: cannot be aligned"
         )
     positions, angles = {}, {}
     for name in names:
-        place = true_from_model * poses[name].inverse().translation
-        positions[name] = float(np.linalg.norm(place - true[name].inverse().translation))
-        turned = poses[name].rotation * true_from_model.rotation.inverse()
-        angles[name] = float(np.rad2deg((turned * true[name].rotation.inverse()).angle()))
+        position = true_from_model * poses[name].inverse().translation
+        positions[name] = float(np.linalg.norm(position - true[name].inverse().translation))
+        rotated = poses[name].rotation * true_from_model.rotation.inverse()
+        angles[name] = float(np.rad2deg((rotated * true[name].rotation.inverse()).angle()))
     return positions, angles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class Summary:
     settings: Mapping[str, Any]
     problems: tuple[str, ...] = ()  # one line each
     notes: tuple[str, ...] = ()  # nothing is wrong, but users should know
+    reasons: Mapping[str, str] = field(default_factory=dict)  # why an image has no pose
 
     def lines(self) -> list[str]:
         """For people, one line per fact."""

@@ -1,26 +1,27 @@
-"""The folder a run works in: who works in it now, and where its things lie."""
+"""The folder a run works in: who works in it now, where its things lie, and which of them are ours."""
 
 from __future__ import annotations
 
-import logging
-import shutil
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from filelock import FileLock, Timeout
-
+from linglue.core.atomic import atomic_path, remove_leftovers
+from linglue.core.lock import locked
 from linglue.errors import LinGlueError
-from linglue.sfm.feature_store import FeatureStore
-from linglue.sfm.match_store import MatchStore
+from linglue.sfm.store import FeatureStore, MatchStore
 
-_log = logging.getLogger(__name__)
+RECORD = "linglue.json"
+MODEL_FILES = ("cameras.bin", "images.bin", "points3D.bin")  # without any of them there is no model
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """Names of everything in a work folder."""
+    """Names of everything in a work folder, and the record of what LinGlue made there."""
 
     folder: Path
 
@@ -46,11 +47,6 @@ class Workspace:
         return self.folder / "database.db"
 
     @property
-    def database_record(self) -> Path:
-        """What COLMAP's database was made from; written after it."""
-        return self.folder / "database.json"
-
-    @property
     def model(self) -> Path:
         return self.folder / "model"
 
@@ -62,11 +58,34 @@ class Workspace:
     def pictures(self) -> Path:
         return self.folder / "pictures"
 
+    @property
+    def drawings(self) -> tuple[Path, Path]:
+        """The model, and which images match."""
+        return self.pictures / "model.png", self.pictures / "matches.png"
+
+    @property
+    def record(self) -> Path:
+        """What is ours in this folder, and what it was made from."""
+        return self.folder / RECORD
+
+    def outputs(self) -> tuple[Path, ...]:
+        """All that is made from features and matches."""
+        return (self.pairs, self.database, self.model, self.retrieval, *self.drawings, self.summary)
+
     def features(self) -> FeatureStore:
         return FeatureStore(self.features_file)
 
     def matches(self) -> MatchStore:
         return MatchStore(self.matches_file)
+
+    def not_images(self, images: Path) -> list[Path]:
+        """What a scan of the folder `images` must pass over: a work folder inside it, or what is ours beside them."""
+        work, folder = (Path(os.path.realpath(path)) for path in (self.folder, images))
+        if work != folder and work.is_relative_to(folder):
+            return [self.folder]
+        stores = [self.features_file, self.matches_file]
+        journals = [path.with_name(path.name + end) for path in (*stores, self.database) for end in ("-wal", "-shm")]
+        return [*self.outputs(), *stores, *journals, self.record]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -75,15 +94,95 @@ class Workspace:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LinGlueError(f"{self.folder}: cannot be made a folder ({error.strerror})") from error
-        lock = FileLock(self.folder / ".lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            _log.warning("%s: another process works here, waiting until it has finished", self.folder)
-            lock.acquire()
-        try:
-            for leftover in self.folder.glob(".*.part*"):  # of a killed process
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        with locked(self.folder):
+            remove_leftovers(self.folder)
             yield
-        finally:
-            lock.release()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Like `locked`, for commands that only read: works in a folder that cannot be written, too."""
+        if not os.access(self.folder, os.W_OK):
+            yield
+            return
+        with self.locked():
+            yield
+
+    def notes(self) -> dict[str, Any]:
+        """The record: `made` (by name: `made_from`, and the sizes of its files) and whatever else was noted."""
+        try:
+            notes = json.loads(self.record.read_text(encoding="utf-8"))
+            return notes if isinstance(notes, dict) and isinstance(notes.get("made"), dict) else {"made": {}}
+        except FileNotFoundError:
+            return {"made": {}}
+        except (OSError, ValueError):
+            raise LinGlueError(f"{self.record}: damaged, expected LinGlue's record of this folder") from None
+
+    def note(self, **values: Any) -> None:
+        """Add JSON values to the record."""
+        self._write_notes({**self.notes(), **values})
+
+    def check_free(self, paths: Sequence[Path], overwrite: bool = False) -> None:
+        """Refuse to replace what is not ours: anything that is there and that the record does not name.
+
+        Args:
+            paths: what is going to be written.
+            overwrite: the user insists.
+        """
+        made = self.notes()["made"]
+        for path in paths:
+            if not overwrite and os.path.lexists(path) and self._key(path) not in made:
+                raise LinGlueError(
+                    f"{path}: was not made by LinGlue in this folder, expected another work folder, or --overwrite "
+                    "to replace it"
+                )
+
+    def is_made(self, path: Path, made_from: str) -> bool:
+        """Whether `path` is all there and was made from this."""
+        entry = self.notes()["made"].get(self._key(path), {})
+        if entry.get("made_from") != made_from or not path.exists():
+            return False
+        sizes, found = entry.get("bytes") or {}, _sizes(path)
+        return all(found.get(name) == size for name, size in sizes.items())  # users may add files of their own
+
+    @contextmanager
+    def making(self, path: Path, made_from: str, changes: bool = False) -> Iterator[None]:
+        """Write `path` in the block. From its beginning the record names it as ours, at its end as finished.
+
+        Args:
+            path: a file or a folder of this work folder.
+            made_from: its fingerprint.
+            changes: other programs may change the file later: its size is no sign of damage.
+        """
+        notes = self.notes()
+        notes["made"][self._key(path)] = {"made_from": None}
+        self._write_notes(notes)
+        yield
+        notes["made"][self._key(path)] = {"made_from": made_from, "bytes": None if changes else _sizes(path)}
+        self._write_notes(notes)
+
+    def remove(self, paths: Sequence[Path]) -> list[Path]:
+        """Remove those of the paths that the record names as ours, of folders only our files; returns them."""
+        notes, removed = self.notes(), []
+        for path in paths:
+            entry = notes["made"].pop(self._key(path), None)
+            if entry is None or not path.exists():
+                continue
+            for file in [path / name for name in entry.get("bytes") or MODEL_FILES] if path.is_dir() else [path]:
+                file.unlink(missing_ok=True)
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+            removed.append(path)
+        self._write_notes(notes)
+        return removed
+
+    def _write_notes(self, notes: dict[str, Any]) -> None:
+        with atomic_path(self.record) as temporary:
+            temporary.write_text(json.dumps(notes, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def _key(self, path: Path) -> str:
+        return path.relative_to(self.folder).as_posix()
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return {file.name: file.stat().st_size for file in files if file.is_file()}

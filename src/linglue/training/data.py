@@ -1,85 +1,123 @@
-"""The data of a run: which generators make its pairs, and the feature caches filled from them."""
+"""The data of a run: which sources make its pairs, and the feature caches filled from them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
-from linglue.training.build_cache import CacheConfig, build_cache
-from linglue.training.cache import FeatureCache
-from linglue.training.config import SMALLEST_SIDE, DataConfig, RunConfig
-from linglue.training.sources.homography import HomographyConfig, HomographyGenerator
-from linglue.training.sources.pairs import PairGenerator
-from linglue.training.sources.parallax import ParallaxConfig, ParallaxGenerator
-from linglue.training.sources.photos import Photos
+from linglue.features.base import Extractor
+from linglue.training.cache.build import CacheConfig, Sources, build_cache
+from linglue.training.cache.store import FeatureCache
+from linglue.training.config import SMALLEST_SIDE, DataConfig, RunConfig, SfmPairs, TeacherPairs
+from linglue.training.images.photos import Photos
+from linglue.training.sources.homography import HomographyConfig, HomographySource
+from linglue.training.sources.interface import PairSource
+from linglue.training.sources.labels import scene_folders
+from linglue.training.sources.parallax import ParallaxConfig, ParallaxSource
 
 SHARD_PAIRS = 60
+HELD_OUT = 0.1  # share of the images that is validated on
 
-Weighted = dict[str, tuple[PairGenerator, float]]  # generators by name, with their shares
 
-
-def from_photos(data: DataConfig) -> Weighted:
-    """The generators that make pairs out of single photographs; what validation is made by, too."""
+def synthetic_sources(data: DataConfig) -> dict[str, tuple[PairSource, float]]:
+    """The sources that make pairs out of single images, with their shares; validated on, too."""
     sides = (SMALLEST_SIDE, data.longer_side)
-    every: Weighted = {
-        "homography": (HomographyGenerator(HomographyConfig(longer_side=sides)), data.homography),
-        "parallax": (ParallaxGenerator(ParallaxConfig(longer_side=sides)), data.parallax),
+    every: dict[str, tuple[PairSource, float]] = {
+        "homography": (HomographySource(HomographyConfig(views=data.views, longer_side=sides)), data.homography),
+        "parallax": (ParallaxSource(ParallaxConfig(views=data.views, longer_side=sides)), data.parallax),
     }
-    return {name: maker for name, maker in every.items() if maker[1] > 0}
+    return {name: entry for name, entry in every.items() if entry[1] > 0}
 
 
-def from_scenes(data: DataConfig, held_out: bool) -> Weighted:
-    """The sources of real image pairs that the run asks for: of what it learns from, or of what it validates on.
+def real_sources(data: DataConfig, held_out: bool) -> dict[str, tuple[PairSource, float]]:
+    """The sources of real pairs that the run asks for: of what it learns from, or of what it validates on.
 
     Each is imported only then.
     """
-    made: Weighted = {}
-    folders = tuple(str(f) for f in data.sfm.reconstructions if (f in data.sfm.held_out) == held_out)
-    if folders and (held_out or data.sfm.share > 0):
-        from linglue.training.sources.sfm import SfmGenerator, TracksConfig
+    sources: dict[str, tuple[PairSource, float]] = {}
+    if data.sfm.share > 0 or data.sfm.held_out:
+        folders = _scenes("sfm", scene_folders(data.sfm.reconstructions), data.sfm, held_out)
+        if folders and (held_out or data.sfm.share > 0):
+            from linglue.training.sources.sfm import SfmSource, TracksConfig
 
-        made["sfm"] = (SfmGenerator(TracksConfig(folders)), data.sfm.share)
-    labelled = zip(data.teacher.images, data.teacher.labels, strict=True)
-    sets = tuple((str(i), str(k)) for i, k in labelled if (i in data.teacher.held_out) == held_out)
-    if sets and (held_out or data.teacher.share > 0):
-        from linglue.training.sources.teacher import TeacherConfig, TeacherGenerator
+            sources["sfm"] = (SfmSource(TracksConfig(tuple(map(str, folders)))), data.sfm.share)
+    if data.teacher.share > 0 or data.teacher.held_out:
+        folders = _scenes("teacher", scene_folders(data.teacher.labels), data.teacher, held_out)
+        if folders and (held_out or data.teacher.share > 0):
+            from linglue.training.sources.teacher import TeacherConfig, TeacherSource
 
-        made["teacher"] = (TeacherGenerator(TeacherConfig(sets)), data.teacher.share)
-    if data.megadepth.share > 0 and not held_out:
-        from linglue.training.sources.megadepth import MegaDepth, MegaDepthConfig
+            sets = tuple((str(data.teacher.images / labels.name), str(labels)) for labels in folders)
+            for images, labels in sets:
+                if not Path(images).is_dir():
+                    raise LinGlueError(f"{images}: no such folder, expected the images that {labels} labels")
+            sources["teacher"] = (TeacherSource(TeacherConfig(sets)), data.teacher.share)
+    if data.megadepth.share > 0 and (data.megadepth.validation is not None or not held_out):
+        from linglue.training.sources.megadepth import MegaDepthConfig, MegaDepthSource, split_scenes
 
-        made["megadepth"] = (MegaDepth(MegaDepthConfig(str(data.megadepth.root))), data.megadepth.share)
-    return made
+        m = data.megadepth
+        scenes = split_scenes(m.root, m.training, m.validation, m.test)[int(held_out)]
+        sources["megadepth"] = (MegaDepthSource(MegaDepthConfig(str(m.root), scenes=scenes)), m.share)
+    return sources
+
+
+def _scenes(name: str, folders: Iterable[Path], source: SfmPairs | TeacherPairs, held_out: bool) -> list[Path]:
+    """The scenes to learn from, or those to validate on; every pattern must fit some scene."""
+    every = list(folders)
+    for pattern in (*source.held_out, *source.exclude):
+        if not any(fnmatchcase(folder.name, pattern) for folder in every):
+            names = ", ".join(folder.name for folder in every[:5])
+            raise LinGlueError(f"data.{name} names {pattern!r}, expected scenes such as {names}")
+
+    def fits(folder: Path, patterns: tuple[str, ...]) -> bool:
+        return any(fnmatchcase(folder.name, pattern) for pattern in patterns)
+
+    used = [folder for folder in every if not fits(folder, source.exclude)]
+    if source.share > 0 and all(fits(folder, source.held_out) for folder in used):
+        raise LinGlueError(f"data.{name} leaves none of {len(every)} scenes to learn from, expected at least 1")
+    return [folder for folder in used if fits(folder, source.held_out) == held_out]
 
 
 def prepare_data(config: RunConfig) -> tuple[FeatureCache, dict[str, FeatureCache]]:
-    """Training pairs and, per generator, validation pairs from what is held out; made where missing."""
+    """Training pairs and, per source, validation pairs from what is held out; made where missing.
+
+    Everything is opened before the first pair is made: what is missing or wrong shows at once.
+    """
     data = config.data
-    training, held_out = Photos.in_folder(data.photos).split(0.1)
+    training, held_out = split_images(data)
+    synthetic = synthetic_sources(data)
+    sources = {**synthetic, **real_sources(data, held_out=False)}
+    checks = {**synthetic, **real_sources(data, held_out=True)}
+    extractor = make_extractor(data.features, data.extractor_weights)
+    validation = {
+        name: _cache(config, f"validation/{name}", {name: (source, 1.0)}, held_out, extractor, 1 + number)
+        for number, (name, (source, _)) in enumerate(checks.items())
+    }
+    return _cache(config, "pairs", sources, training, extractor, 0), validation
+
+
+def split_images(data: DataConfig) -> tuple[Photos, Photos]:
+    """The images to make training pairs of, and those for validation."""
+    training, held_out = Photos.in_folder(data.photos).split(HELD_OUT)
     if len(training) < 4 or len(held_out) < 2:
         raise LinGlueError(f"{data.photos}: {len(training) + len(held_out)} photographs, expected at least about 30")
-    synthetic = from_photos(data)
-    if not synthetic:
-        raise LinGlueError("data.homography and data.parallax are both 0, expected at least one positive share")
-    # All sources are opened before the first pair is made: what is missing shows at once.
-    makers = {**synthetic, **from_scenes(data, held_out=False)}
-    checks = {**synthetic, **from_scenes(data, held_out=True)}
-    extractor = make_extractor(data.features, data.extractor_weights)
-    validation = {}
-    for number, (name, (generator, _)) in enumerate(checks.items()):
-        size = CacheConfig(
-            pairs=data.validation_pairs,
-            shard_size=min(SHARD_PAIRS, data.validation_pairs),
-            keypoints=data.keypoints,
-            unrelated=0,
-            seed=1 + number,
-        )
-        folder = config.output / "validation" / name
-        validation[name] = build_cache(folder, {name: (generator, 1.0)}, held_out, extractor, size, data.workers)
+    return training, held_out
+
+
+def _cache(
+    config: RunConfig, folder: str, sources: Sources, photos: Photos, extractor: Extractor, seed: int
+) -> FeatureCache:
+    """The pairs in a folder of the run; the seed says whether they are for training (0) or validation."""
+    data = config.data
+    pairs = data.validation_pairs if seed else data.pairs
     size = CacheConfig(
-        pairs=data.pairs,
-        shard_size=min(SHARD_PAIRS, data.pairs),
+        pairs=pairs,
+        shard_size=min(SHARD_PAIRS, pairs),
         keypoints=data.keypoints,
-        unrelated=data.unrelated,
-        seed=0,
+        min_matches=data.min_matches,
+        unrelated=0 if seed else data.unrelated,
+        seed=seed,
     )
-    return build_cache(config.output / "pairs", makers, training, extractor, size, data.workers), validation
+    return build_cache(config.output / folder, sources, photos, extractor, size, data.workers)

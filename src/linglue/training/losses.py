@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linglue.matching.sinkhorn import log_optimal_transport
-from linglue.training.sources.pairs import IGNORE, UNMATCHABLE
+from linglue.training.sources.ground_truth import IGNORE, UNMATCHABLE
 
 FAR = 1e3  # stands for "not a negative"
 

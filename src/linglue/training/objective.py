@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from linglue.network.linglue import LinGlue
+from linglue.network.linglue import Encoded, LinGlue
 from linglue.training.config import OptimiserConfig
 from linglue.training.losses import contrastive_loss, distances, hinge_loss, ranking_loss, transport_loss
 
@@ -22,7 +22,14 @@ class Objective(nn.Module):
         self.log_temperature = nn.Parameter(torch.tensor(0.05).log(), requires_grad=config.loss == "contrastive")
 
     def forward(self, batch: dict[str, Any]) -> Tensor:
-        encoded = self.network.encode(batch["image0"], batch["image1"])
+        """Mean loss () of a batch of a feature cache; only the network's layers compute in bfloat16, if at all."""
+        device = batch["matches0"].device.type
+        with torch.autocast(device, torch.bfloat16, enabled=self.config.bfloat16):
+            encoded = self.network.encode(batch["image0"], batch["image1"])
+        with torch.autocast(device, enabled=False):
+            return self._mean_loss(encoded, batch)
+
+    def _mean_loss(self, encoded: Encoded, batch: dict[str, Any]) -> Tensor:
         losses = []
         for b in range(len(batch["matches0"])):
             valid0, valid1 = batch["image0"]["mask"][b], batch["image1"]["mask"][b]

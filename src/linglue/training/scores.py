@@ -11,7 +11,7 @@ from torch import Tensor
 
 from linglue.matching.baselines import mutual_matches
 from linglue.matching.nearest import nearest_both_ways
-from linglue.training.sources.pairs import IGNORE
+from linglue.training.sources.ground_truth import IGNORE
 
 PRECISION = 0.9  # at which recall is reported
 

@@ -6,11 +6,7 @@ again takes the same steps as one that was not.
 
 from __future__ import annotations
 
-import copy
-import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,45 +14,56 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel
 from tqdm import tqdm
 
-from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
 from linglue.network.config import LinGlueConfig
 from linglue.network.linglue import LinGlue
 from linglue.network.weights import load_network, save_network
-from linglue.training.cache import FeatureCache
-from linglue.training.config import RunConfig
-from linglue.training.data import prepare_data
+from linglue.training.cache.store import FeatureCache
+from linglue.training.checkpoint import checkpoint_path, read_checkpoint, write_checkpoint
+from linglue.training.config import OptimiserConfig, RunConfig
 from linglue.training.identity import identity_network
 from linglue.training.log import append_row, plot
 from linglue.training.objective import Objective
 from linglue.training.scores import MatchScores, mean_scores, score_pair
 
+YOUNG = 10  # steps: averages younger than this forget the start quickly
+
+
+def given_network(config: RunConfig, kind: str, dim: int) -> LinGlue | None:
+    """The network that the configuration starts from, None if it starts from nothing; of the right kind or refused."""
+    if config.network.start is None:
+        return None
+    network, info = load_network(config.network.start)
+    if info.kind != kind or network.config != LinGlueConfig.preset(config.network.preset, dim):
+        raise LinGlueError(
+            f"{config.network.start}: a {info.preset!r} network for {info.kind!r} features, "
+            f"expected {config.network.preset!r} for {kind!r}"
+        )
+    return network
+
 
 def start_network(config: RunConfig, pairs: FeatureCache) -> LinGlue:
     """The network to train: given weights, or the identity start from the descriptors at hand."""
-    wanted = LinGlueConfig.preset(config.network.preset, pairs.dim)
-    if config.network.start is not None:
-        network, info = load_network(config.network.start)
-        if info.kind != pairs.kind or network.config != wanted:
-            raise LinGlueError(
-                f"{config.network.start}: a {info.preset!r} network for {info.kind!r} features, "
-                f"expected {config.network.preset!r} for {pairs.kind!r}"
-            )
-        return network.train()
+    given = given_network(config, pairs.kind, pairs.dim)
+    if given is not None:
+        return given.train()
     step = max(1, len(pairs) // 200)
     some = [pairs.batch([i])["image0"] for i in range(0, len(pairs), step)]
     descriptors = torch.cat([entry["descriptors"][entry["mask"]] for entry in some])
+    wanted = LinGlueConfig.preset(config.network.preset, pairs.dim)
     return identity_network(wanted, descriptors, config.optimiser.seed).train()
 
 
 @torch.no_grad()
 def validate(network: LinGlue, caches: dict[str, FeatureCache], device: torch.device) -> dict[str, MatchScores]:
-    """What mutual nearest neighbours of the network's descriptors find of the true matches, per generator."""
+    """What mutual nearest neighbours of the network's descriptors find of the true matches, per source."""
     network.eval()
     result = {}
     for name, cache in caches.items():
@@ -85,21 +92,58 @@ def to_device(values: Any, device: torch.device) -> Any:
     return values.to(device)
 
 
-class Trainer:
-    """One run: its network, optimiser and average, and the files they live in."""
+class Average(AveragedModel):
+    """The average of a network's weights, which is what is validated and shipped."""
 
-    def __init__(self, config: RunConfig, pairs: FeatureCache, validation: dict[str, FeatureCache]) -> None:
+    module: LinGlue
+
+
+def averaged(network: LinGlue, average: float) -> Average:
+    """The exponential average of a network over the steps.
+
+    The start counts as the first step. A young average keeps less of the past than `average`.
+    """
+
+    def mix(slow: Tensor, fast: Tensor, step: Tensor | int) -> Tensor:
+        keep = min(average, int(step) / (int(step) + YOUNG))
+        return torch.lerp(slow, fast, 1 - keep)
+
+    model = Average(network, avg_fn=mix)
+    model.n_averaged.fill_(1)
+    return model
+
+
+def schedule(optimiser: torch.optim.Optimizer, config: OptimiserConfig, step: int) -> LambdaLR:
+    """The learning rate from `step` on: a linear warm-up, then an exponential decay."""
+    for group in optimiser.param_groups:
+        group["initial_lr"] = config.rate
+
+    def factor(step: int) -> float:
+        return float(min(1.0, (step + 1) / max(1, config.warmup)) * config.decay**step)
+
+    return LambdaLR(optimiser, factor, last_epoch=step - 1)
+
+
+class Trainer:
+    """One run: its network, optimiser and average, and the files they live in.
+
+    Example:
+        >>> Trainer(config, *prepare_data(config)).run()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        pairs: FeatureCache,
+        validation: dict[str, FeatureCache],
+        device: torch.device | str = "cpu",
+    ) -> None:
         self.config, self.pairs, self.validation = config, pairs, validation
+        self.device = torch.device(device)
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        self.device = torch.device("cuda", self.rank) if torch.cuda.is_available() else torch.device("cpu")
         o = config.optimiser
-        if o.batch % (self.world * o.accumulate):
-            raise LinGlueError(
-                f"optimiser.batch is {o.batch}, expected a multiple of processes x accumulate "
-                f"({self.world} x {o.accumulate})"
-            )
         self.objective = Objective(start_network(config, pairs), o).to(self.device)
-        self.average = copy.deepcopy(self.objective.network)
+        self.average = averaged(self.objective.network, o.average)
         self.optimiser = torch.optim.Adam((p for p in self.objective.parameters() if p.requires_grad), lr=o.rate)
         self.step, self.seconds, self.best = 0, 0.0, -1.0
         self.parallel: nn.Module = self.objective
@@ -107,13 +151,11 @@ class Trainer:
             # Pairs without any seed leave the pairwise layers without a gradient.
             self.parallel = DistributedDataParallel(self.objective, find_unused_parameters=True)
         self._resume()
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.config.output / "checkpoint.pt"
+        self.rate = schedule(self.optimiser, o, self.step)
 
     @property
     def weights(self) -> Path:
+        """Where the weights of the best validation are kept."""
         return self.config.output / f"{self.pairs.kind}.safetensors"
 
     def run(self) -> None:
@@ -136,33 +178,31 @@ class Trainer:
 
     def _take_step(self) -> float:
         o = self.config.optimiser
-        rate = o.rate * min(1.0, (self.step + 1) / max(1, o.warmup)) * o.decay**self.step
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        chosen = np.random.default_rng((o.seed, self.step)).integers(len(self.pairs), size=o.batch)
+        rng = np.random.default_rng((o.seed, self.step))
+        chosen = rng.integers(len(self.pairs), size=o.batch)
+        fewest, most = self.config.data.fewest_keypoints, self.pairs.keypoints
+        keypoints = None if fewest is None else int(rng.integers(fewest, most + 1))
         mine = chosen[self.rank :: self.world]
         self.optimiser.zero_grad()
         total = 0.0
         for part in np.array_split(mine, o.accumulate):
-            batch = to_device(self.pairs.batch(part.tolist()), self.device)
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=o.bfloat16):
-                loss = self.parallel(batch) / o.accumulate
+            batch = to_device(self.pairs.batch(part.tolist(), keypoints), self.device)
+            loss = self.parallel(batch) / o.accumulate
             loss.backward()
             total += float(loss.detach())
         nn.utils.clip_grad_norm_(self.objective.parameters(), o.clip)
         self.optimiser.step()
+        self.rate.step()
         self.step += 1
-        keep = min(o.average, self.step / (self.step + 10))  # young averages forget the start quickly
-        with torch.no_grad():
-            for slow, fast in zip(self.average.parameters(), self.objective.network.parameters(), strict=True):
-                slow.lerp_(fast, 1 - keep)
+        self.average.update_parameters(self.objective.network)
         return total
 
     def _validate(self, loss: float) -> None:
         """Log the averaged network's scores; the best by mean average precision becomes the run's weights."""
         if self.rank != 0:
             return
-        scores = validate(self.average, self.validation, self.device)
+        network = self.average.module
+        scores = validate(network, self.validation, self.device)
         row = {"step": float(self.step), "pairs": float(self.step * self.config.optimiser.batch), "loss": loss}
         for name, found in scores.items():
             row.update({f"{name}/{score}": value for score, value in asdict(found).items()})
@@ -178,7 +218,7 @@ class Trainer:
             kind = self.pairs.kind
             training = f"{seen} pairs seen in {self.seconds / 3600:.1f} h of {self.world} process(es); {text}"
             licence = "Apache-2.0" if kind in FRONT_ENDS else "yours"
-            save_network(self.weights, self.average, kind, self.config.network.preset, licence, training)
+            save_network(self.weights, network, kind, self.config.network.preset, licence, training)
 
     def _save(self) -> None:
         if self.rank != 0:
@@ -190,46 +230,18 @@ class Trainer:
             "step": self.step,
             "seconds": self.seconds,
             "best": self.best,
-            "config": repr((self.config.network, self.config.optimiser.loss, self.config.optimiser.seed)),
         }
-        with atomic_path(self.checkpoint) as partial:
-            torch.save(state, partial)
+        write_checkpoint(self.config, state)
 
     def _resume(self) -> None:
-        if not self.checkpoint.is_file():
+        state = read_checkpoint(self.config, self.device)
+        if state is None:
             return
-        state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
-        if state["config"] != repr((self.config.network, self.config.optimiser.loss, self.config.optimiser.seed)):
-            raise LinGlueError(
-                f"{self.checkpoint}: made with another network, loss or seed; choose another output or remove it"
-            )
-        self.objective.load_state_dict(state["objective"])
-        self.average.load_state_dict(state["average"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        try:
+            self.objective.load_state_dict(state["objective"])
+            self.average.load_state_dict(state["average"])
+            self.optimiser.load_state_dict(state["optimiser"])
+        except Exception as error:  # torch raises several types when names, shapes or groups differ
+            path = checkpoint_path(self.config)
+            raise LinGlueError(f"{path}: does not fit this network; choose another output or remove it") from error
         self.step, self.seconds, self.best = state["step"], state["seconds"], state["best"]
-
-
-@contextmanager
-def processes() -> Iterator[None]:
-    """Join the other processes if torchrun started us; nccl with GPUs, gloo without."""
-    if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
-        yield
-        return
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
-def train(config: RunConfig) -> Path:
-    """The whole of `linglue train`: data, network, loop. Returns the weights of the best validation."""
-    with processes():
-        if dist.is_initialized():
-            if dist.get_rank() == 0:
-                prepare_data(config)
-            dist.barrier()  # the others open what the first one made
-        pairs, validation = prepare_data(config)
-        trainer = Trainer(config, pairs, validation)
-        trainer.run()
-        return trainer.weights

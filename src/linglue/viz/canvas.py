@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
-from linglue.io.images import Image, ImageSource, as_image, resize_points, to_grey
+from linglue.geometry.pixels import resize_points
+from linglue.io.images import Image, ImageSource, as_image, to_grey
 from linglue.types import FloatArray
 
 MAX_WIDTH = 1600  # pixels of a canvas: two photographs fit a screen
@@ -24,8 +25,6 @@ MAX_HEIGHT = 1600
 GAP = 8  # black pixels between two pictures
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
-# Jet between its pure ends: the dark blue and dark red of the full map vanish on a photograph.
-_JET = np.array([[40, 80, 255], [0, 210, 255], [90, 255, 120], [255, 225, 0], [255, 40, 25]], dtype=np.float32)
 _RED_GREEN = np.array([[255, 40, 25], [255, 220, 0], [30, 235, 60]], dtype=np.float32)
 BLACK = np.zeros(3, dtype=np.float32)
 LIME = np.array([120, 255, 40], dtype=np.float32)
@@ -65,7 +64,7 @@ def _fit(image: Image, width: int, height: int) -> FloatArray:
 def lay_out(sources: Sequence[ImageSource]) -> tuple[FloatArray, list[Placement]]:
     """The pictures on one row, all as high as the highest, together at most MAX_WIDTH wide and MAX_HEIGHT high.
 
-    They are muted towards grey: saturated colours then belong to what is drawn.
+    They are a little darker and paler than they are: bright colours then belong to what is drawn.
     """
     images = [as_image(source) for source in sources]
     gaps = GAP * (len(images) - 1)
@@ -75,36 +74,18 @@ def lay_out(sources: Sequence[ImageSource]) -> tuple[FloatArray, list[Placement]
     canvas = np.zeros((height, sum(widths) + gaps, 3), dtype=np.float32)
     placements, left = [], 0
     for image, width in zip(images, widths, strict=True):
-        muted = 0.2 * image + 0.8 * to_grey(image)[..., None]
-        canvas[:, left : left + width] = _fit((0.85 * muted).astype(np.uint8), width, height)
+        muted = 0.7 * image + 0.3 * to_grey(image)[..., None]
+        canvas[:, left : left + width] = _fit((0.75 * muted).astype(np.uint8), width, height)
         scale = np.array([width / image.shape[1], height / image.shape[0]], dtype=np.float32)
         placements.append(Placement(scale, left, width))
         left += width + GAP
     return canvas, placements
 
 
-def _interpolate(stops: FloatArray, values: FloatArray) -> FloatArray:
-    at = np.linspace(0, 1, len(stops))
-    return np.stack([np.interp(values, at, channel) for channel in stops.T], axis=-1).astype(np.float32)
-
-
-def confidence_colours(values: FloatArray) -> FloatArray:
-    """(K,) in [0, 1] → (K, 3) RGB from blue (doubtful) over green to red (confident)."""
-    return _interpolate(_JET, values)
-
-
-def correctness_colours(values: FloatArray) -> FloatArray:
-    """(K,) in [0, 1] → (K, 3) RGB from red (wrong) over yellow to green (correct)."""
-    return _interpolate(_RED_GREEN, values)
-
-
-def distinct_colours(count: int) -> FloatArray:
-    """(count, 3) RGB: bright colours, neighbours in the list far apart in hue."""
-    hues = (np.arange(count) * 0.618034) % 1.0
-    hsv = np.stack([hues * 360, np.tile([0.85, 0.6], count)[:count], np.ones(count)], axis=-1).astype(np.float32)
-    if not count:
-        return hsv
-    return cv2.cvtColor(hsv[None], cv2.COLOR_HSV2RGB)[0] * np.float32(255)
+def quality_colours(values: FloatArray) -> FloatArray:
+    """(K,) in [0, 1] → (K, 3) RGB from red (doubtful, wrong) over yellow to green (confident, correct)."""
+    at = np.linspace(0, 1, len(_RED_GREEN))
+    return np.stack([np.interp(values, at, channel) for channel in _RED_GREEN.T], axis=-1).astype(np.float32)
 
 
 def blend_line(
@@ -160,26 +141,51 @@ def blend_dots(canvas: FloatArray, centres: FloatArray, radius: float, colours: 
         blend_circle(canvas, centre, radius, colour, 1.0)
 
 
-def finish(canvas: FloatArray, lines: Sequence[str]) -> Image:
+def blend_legend(canvas: FloatArray, worst: str, best: str) -> None:
+    """Say what the colours mean, in the bottom-left corner, in place: a bar of them between two words."""
+    size = _letter_size(canvas)
+    height, width = canvas.shape[:2]
+    words = [cv2.getTextSize(word, _FONT, size / 30, 1)[0][0] for word in (worst, best)]
+    margin, bar = round(size * 0.5), round(size * 5)
+    if sum(words) + bar + 4 * margin > width or 3 * size > height:
+        return  # too small a picture
+    bottom = height - margin
+    left = 2 * margin + words[0]
+    _write(canvas, [(worst, (margin, bottom)), (best, (left + bar + margin, bottom))], size)
+    top = max(0, bottom - round(size * 0.6))
+    canvas[top - 2 : bottom + 2, left - 2 : left + bar + 2] = BLACK
+    canvas[top:bottom, left : left + bar] = quality_colours(np.linspace(0, 1, bar, dtype=np.float32))
+
+
+def finish(canvas: FloatArray, caption: Sequence[str]) -> Image:
     """The canvas as (H, W, 3) uint8 RGB with lines of text in the top-left corner."""
     picture = np.clip(np.rint(canvas), 0, 255).astype(np.uint8)
-    if lines:
-        _write(picture, lines, float(np.clip(canvas.shape[0] / 24, 9, 24)))
+    if caption:
+        _write_lines(picture, caption, _letter_size(canvas))
     return picture
 
 
-def _write(picture: Image, lines: Sequence[str], size: float) -> None:
-    """Write white letters with a black outline, in place; `size` in pixels, less if the text is wider than the picture.
+def _letter_size(canvas: FloatArray) -> float:
+    """Pixels."""
+    return float(np.clip(canvas.shape[0] / 24, 9, 24))
+
+
+def _write_lines(picture: Image, lines: Sequence[str], size: float) -> None:
+    """Write lines under each other, in place; smaller than `size` if they are wider than the picture."""
+    widest = max(cv2.getTextSize(line, _FONT, size / 30, 1)[0][0] for line in lines)
+    size *= min(1.0, (picture.shape[1] - size) / max(widest, 1))
+    places = [(round(size * 0.5), round(size * (1.2 + 1.3 * number))) for number in range(len(lines))]
+    _write(picture, list(zip(lines, places, strict=True)), size)
+
+
+def _write(picture: NDArray[Any], texts: Sequence[tuple[str, tuple[int, int]]], size: float) -> None:
+    """Write white letters with a black outline at the given places, in place; `size` in pixels.
 
     The outline is grown from the letters: OpenCV 4 and 5 disagree on what the thickness of a letter is.
     """
-    height, width = picture.shape[:2]
-    widest = max(cv2.getTextSize(line, _FONT, size / 30, 1)[0][0] for line in lines)
-    size *= min(1.0, (width - size) / max(widest, 1))
-    letters = np.zeros((height, width), dtype=np.uint8)
-    for number, line in enumerate(lines):
-        place = (round(size * 0.5), round(size * (1.2 + 1.3 * number)))
-        cv2.putText(letters, line, place, _FONT, size / 30, 255, 1, cv2.LINE_AA)
+    letters = np.zeros(picture.shape[:2], dtype=np.uint8)
+    for text, place in texts:
+        cv2.putText(letters, text, place, _FONT, size / 30, 255, 1, cv2.LINE_AA)
     reach = 2 * max(1, round(size / 12)) + 1
     outline = cv2.dilate(letters, cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (reach, reach)))[..., None] / 255
     white = letters[..., None] / 255
@@ -199,7 +205,7 @@ def compare(canvas_a: Image, canvas_b: Image, label_a: str, label_b: str) -> Ima
         factor = common / canvas.shape[across]
         height, width = (max(1, round(side * factor)) for side in canvas.shape[:2])
         header = np.full((HEADER, width, 3), 32, dtype=np.uint8)
-        _write(header, [label], HEADER * 0.6)
+        _write_lines(header, [label], HEADER * 0.6)
         parts.append(np.concatenate([header, _fit(canvas, width, height).astype(np.uint8)]))
     return np.concatenate(parts, axis=1 - across)
 

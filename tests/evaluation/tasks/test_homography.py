@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,14 +10,16 @@ import numpy as np
 import pytest
 from skimage import data as photos
 
+from linglue import evaluation
 from linglue.cli import eval as command
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS, RobustSettings
-from linglue.evaluation.methods import Method, MethodOptions, make_method
-from linglue.evaluation.metrics import project
-from linglue.evaluation.store import Extraction, Pair, Prediction, Store, load_prediction
+from linglue.evaluation.store import Pair, Prediction, Predictions, scene_folder
 from linglue.evaluation.tasks import homography
 from linglue.evaluation.tasks.homography import HomographyPair, load_pairs, score_pair
+from linglue.geometry.homography import apply
+from linglue.matcher import MatcherConfig
+from linglue.sfm.extract import ExtractConfig
 from linglue.types import ImageSize
 
 SIZE = ImageSize(400, 300)
@@ -66,7 +67,7 @@ def test_matching_accuracy_of_known_errors() -> None:
     truth = np.array([[0.9, 0.1, 20], [-0.05, 1.1, -8], [1e-4, -5e-5, 1]])
     points0 = np.random.default_rng(0).uniform(20, 280, (40, 2))
     errors = np.repeat([0.5, 2.5, 6.5, 50], 10)
-    points1 = project(truth, points0) + np.stack([errors, np.zeros(40)], axis=1)
+    points1 = apply(truth, points0) + np.stack([errors, np.zeros(40)], axis=1)
     pair = HomographyPair(Pair("v_x", Path("1.png"), Path("2.png")), "viewpoint", truth)
     score = score_pair(pair, _prediction(points0, points1), [], RobustSettings(3))
     assert score.matches == 40 and score.correct == 20
@@ -80,7 +81,7 @@ def test_estimators_find_the_homography_and_survive_little_input(name: str) -> N
     truth = np.array([[0.9, 0.1, 20], [-0.05, 1.1, -8], [1e-4, -5e-5, 1]])
     rng = np.random.default_rng(0)
     points0 = rng.uniform(0, 400, (100, 2))
-    points1 = project(truth, points0)
+    points1 = apply(truth, points0)
     points1[:30] = rng.uniform(0, 400, (30, 2))
     pair = HomographyPair(Pair("v_x", Path("1.png"), Path("2.png")), "viewpoint", truth)
     score = score_pair(pair, _prediction(points0, points1), [name], RobustSettings(3))
@@ -121,55 +122,50 @@ def test_end_to_end(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert cv2.imread(str(plot)) is not None
 
     command.run(_options(*arguments, "--markdown"))
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert "| overall | linglue |" in printed
     assert "seed 0" in printed and "threshold 3 px" in printed and "OpenCV" in printed
 
 
-def test_resumes_and_scores_saved_files_only(data: Path, tmp_path: Path) -> None:
-    truths, _ = load_pairs(data)
-    pairs = [truth.pair for truth in truths]
-    calls: list[int] = []
-    plain = make_method("mnn", MethodOptions())
-
-    def counted(*features: object) -> object:
-        calls.append(1)
-        return plain.match(*features)  # type: ignore[arg-type]
-
-    method = Method("mnn", counted, plain.settings)  # type: ignore[arg-type]
-    store = Store(tmp_path / "work", data, Extraction())
-    assert store.predict(pairs, [method]) == len(calls) == 4
-    before = homography.score(truths, [method], store, [], RobustSettings(3))
-    gone = store.path(method, pairs[2])
-    gone.unlink()
-    with pytest.raises(LinGlueError, match="no such prediction"):
-        homography.score(truths, [method], store, [], RobustSettings(3))
-    assert Store(tmp_path / "work", data, Extraction()).predict(pairs, [method]) == 1 and len(calls) == 5
-    after = homography.score(truths, [method], store, [], RobustSettings(3))
-    assert [s.accuracy for s in after["mnn"]] == [s.accuracy for s in before["mnn"]]
-
-    gone.write_bytes(b"PK damaged")
-    with pytest.raises(LinGlueError, match=r"2\.png\.npz: damaged prediction; delete the file"):
-        load_prediction(gone)
-    gone.unlink()
-    later = pairs[0].image1.stat().st_mtime + 1000
-    os.utime(pairs[0].image1, (later, later))  # as if the image was replaced
-    assert store.predict(pairs, [method]) == 2
+def test_resumes_and_makes_again_what_changed(data: Path, tmp_path: Path) -> None:
+    truths = [truth for truth in load_pairs(data)[0] if truth.pair.group == "v_astronaut"]
+    pairs, mnn = [truth.pair for truth in truths], {"mnn": MatcherConfig("mnn")}
+    predictions = Predictions(tmp_path / "work", "v_astronaut", ExtractConfig())
+    assert predictions.make(pairs[:1], mnn) == 1
+    with pytest.raises(LinGlueError, match=r"no features of '3\.png'"):
+        predictions.load(pairs, "mnn")
+    assert predictions.make(pairs, mnn) == 1
+    assert predictions.make(pairs, mnn) == 0
+    before = predictions.load(pairs, "mnn")
+    assert predictions.make(pairs, {"ratio": MatcherConfig("ratio"), **mnn}) == 2
+    changed = cv2.imread(str(pairs[0].image1))[:, ::-1]
+    cv2.imwrite(str(pairs[0].image1), changed)
+    assert predictions.make(pairs, mnn) == 1  # only the pair of the image whose content is another now
+    after = predictions.load(pairs, "mnn")
+    assert not np.array_equal(after[0].points1, before[0].points1)
+    np.testing.assert_array_equal(after[1].points1, before[1].points1)
 
 
 def test_other_settings_go_to_other_folders(data: Path, tmp_path: Path) -> None:
-    truths, _ = load_pairs(data)
-    method = make_method("mnn", MethodOptions())
-    stores = [Store(tmp_path, data, Extraction(max_keypoints=n)) for n in (100, 200)]
-    for store in stores:
-        assert store.predict([truths[0].pair], [method]) == 1
-    assert stores[0].folder(method) != stores[1].folder(method)
-    assert [load_prediction(s.path(method, truths[0].pair)).keypoints[0] for s in stores] == [100, 200]
-    record = stores[0].folder(method) / "settings.json"
-    assert json.loads(record.read_text())["extraction"]["max_keypoints"] == 100
-    record.write_text("{}")
-    with pytest.raises(LinGlueError, match=r"settings\.json: not the settings that the folder is named after"):
-        stores[0].predict([truths[0].pair], [method])
+    pairs = [load_pairs(data)[0][0].pair]
+    extractions = [ExtractConfig(max_keypoints=n) for n in (100, 200)]
+    found = []
+    for extract in extractions:
+        predictions = Predictions(tmp_path, "i_astronaut", extract)
+        assert predictions.make(pairs, {"mnn": MatcherConfig("mnn")}) == 1
+        found += predictions.load(pairs, "mnn")
+    assert [prediction.keypoints[0] for prediction in found] == [100, 200]
+    assert len({scene_folder(tmp_path, "i_astronaut", extract) for extract in extractions}) == 2
+
+
+def test_library_call_gives_rows_and_tables(data: Path, tmp_path: Path) -> None:
+    result = evaluation.homography(data, ["mnn", MatcherConfig("ratio")], tmp_path, estimators=["opencv-ransac"])
+    assert (result.made, result.kept, len(result.rows)) == (8, 0, 8)
+    assert list(result.summary["overall"]) == ["mnn", "ratio"] == list(result.settings["methods"])
+    assert "MMA@3" in result.text() and "seed 0" in result.text()
+    files = result.write(tmp_path / "out")
+    assert json.loads(files["summary"].read_text())["results"] == result.json()["results"]
+    assert len(files["pairs"].read_text().splitlines()) == 9
 
 
 def test_excluded_sequences_are_left_out(data: Path) -> None:
@@ -205,7 +201,7 @@ def test_wrong_arguments_are_one_clear_line(data: Path, tmp_path: Path) -> None:
     for arguments, message in (
         ((str(tmp_path / "none"),), "no such folder"),
         ((str(data / "v_astronaut"),), "holds no sequence"),
-        ((str(data), "--compare", "best"), "expected mnn, ratio"),
+        ((str(data), "--compare", "best"), "expected linglue, linglue-nofilter, mnn, ratio"),
         ((str(data), "--estimators", "guess"), "estimator is 'guess', expected poselib"),
         ((str(data), "--threshold", "0"), "--threshold is 0"),
         ((str(data), "--plot", str(tmp_path / "x.txt")), "expected .png"),

@@ -12,8 +12,10 @@ from linglue import LinGlueError
 from linglue.cli import main
 from linglue.evaluation.known_poses import find_model, load_known_scene
 from linglue.evaluation.tasks import localization
-from linglue.evaluation.tasks.localization import ImageScore, load_query_scene, score_image, summarise, tables
-from linglue.geometry.pose import Pose, read_poses, write_poses
+from linglue.evaluation.tasks.localization import load_query_scene
+from linglue.evaluation.tasks.localization_scores import ImageScore, score_image, summarise, tables
+from linglue.geometry.pose import Pose
+from linglue.io.poses import read_poses, write_poses
 from linglue.localization.absolute_pose import PoseEstimate
 from linglue.sfm.workspace import Workspace
 from rendered import render, write_photos

@@ -14,10 +14,13 @@ from skimage import data as photos
 from linglue.cli import eval as command
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import RobustSettings
-from linglue.evaluation.metrics import epipolar_distances, fundamental_matrix
 from linglue.evaluation.store import Pair, Prediction
 from linglue.evaluation.tasks import pose
-from linglue.evaluation.tasks.pose import Camera, PosePair, load_scene, score_pair
+from linglue.evaluation.tasks.pose import PosePair, load_scene, score_pair
+from linglue.geometry.camera import Camera, View
+from linglue.geometry.epipolar import epipolar_distances, fundamental_matrix
+from linglue.geometry.pose import Pose
+from linglue.io.views import write_view
 from linglue.types import ImageSize
 
 SIZE = ImageSize(2048, 1536)  # twice the reference size
@@ -25,22 +28,18 @@ K = np.array([[1800.0, 0, 1000], [0, 1810, 770], [0, 0, 1]])
 
 
 def _pair() -> PosePair:
-    turned = Rotation.from_euler("yxz", [12, -3, 5], degrees=True).as_matrix()
-    first = Camera(SIZE, K, Rotation.from_euler("y", 30, degrees=True).as_matrix(), np.array([0.3, -0.2, 1.0]))
-    second = Camera(SIZE, K, turned @ first.rotation, turned @ first.translation + [-1.0, 0.1, 0.2])
-    return PosePair(Pair("scene", Path("0.jpg"), Path("1.jpg")), first, second)
-
-
-def _project(camera: Camera, points: np.ndarray) -> np.ndarray:
-    pixels = (points @ camera.rotation.T + camera.translation) @ camera.k.T
-    return pixels[:, :2] / pixels[:, 2:]
+    motion = Pose(Rotation.from_euler("yxz", [12, -3, 5], degrees=True).as_matrix(), np.array([-1.0, 0.1, 0.2]))
+    first = Pose(Rotation.from_euler("y", 30, degrees=True).as_matrix(), np.array([0.3, -0.2, 1.0]))
+    camera = Camera(SIZE, K)
+    return PosePair(Pair("scene", Path("0.jpg"), Path("1.jpg")), View(camera, first), View(camera, motion @ first))
 
 
 def _points(pair: PosePair, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Matches (count, 2) of points in front of both cameras."""
     in_first = np.column_stack([rng.uniform(-2, 2, (count, 2)), rng.uniform(4, 8, count)])
-    world = (in_first - pair.camera0.translation) @ pair.camera0.rotation
-    return _project(pair.camera0, world), _project(pair.camera1, world)
+    pose = pair.view0.cam_from_world
+    world = (in_first - pose.translation) @ pose.rotation
+    return pair.view0.project(world)[0], pair.view1.project(world)[0]
 
 
 def _prediction(points0: np.ndarray, points1: np.ndarray) -> Prediction:
@@ -62,7 +61,7 @@ def test_precision_with_outliers_of_known_distance() -> None:
     pytest.importorskip("poselib")
     pair, rng = _pair(), np.random.default_rng(1)
     points0, points1 = _points(pair, 300, rng)
-    fundamental = fundamental_matrix(K, K, pair.rotation, pair.translation)
+    fundamental = fundamental_matrix(pair.view0, pair.view1)
     lines = np.column_stack([points0, np.ones(300)]) @ fundamental.T
     normals = lines[:, :2] / np.linalg.norm(lines[:, :2], axis=1, keepdims=True)
     offsets = np.repeat([0.0, 40.0], [180, 120])
@@ -78,7 +77,7 @@ def test_thresholds_grow_with_the_image() -> None:
     pytest.importorskip("poselib")
     pair = _pair()
     points0, points1 = _points(pair, 100, np.random.default_rng(2))
-    fundamental = fundamental_matrix(K, K, pair.rotation, pair.translation)
+    fundamental = fundamental_matrix(pair.view0, pair.view1)
     noisy = points1 + np.random.default_rng(3).normal(0, 6, (100, 2))
     distances = np.maximum(*epipolar_distances(fundamental, points0.astype(np.float32), noisy.astype(np.float32)))
     score = score_pair(pair, _prediction(points0, noisy), RobustSettings(1))
@@ -89,10 +88,8 @@ def test_thresholds_grow_with_the_image() -> None:
 def test_skew_is_undone() -> None:
     pytest.importorskip("poselib")
     pair = _pair()
-    skewed = Camera(
-        SIZE, K + np.array([[0, 60, 0], [0, 0, 0], [0, 0, 0]]), pair.camera0.rotation, pair.camera0.translation
-    )
-    pair = PosePair(pair.pair, skewed, pair.camera1)
+    skewed = Camera(SIZE, K + np.array([[0, 60, 0], [0, 0, 0], [0, 0, 0]]))
+    pair = PosePair(pair.pair, View(skewed, pair.view0.cam_from_world), pair.view1)
     score = score_pair(pair, _prediction(*_points(pair, 100, np.random.default_rng(0))), RobustSettings(1))
     assert score.error < 0.01 and score.correct == 100
 
@@ -108,12 +105,6 @@ def test_too_few_matches_are_a_failure(count: int) -> None:
     assert values["precision"] == (1 if count else 0)
 
 
-def _camera_text(camera: Camera) -> str:
-    blocks = (camera.size, camera.k, camera.rotation, camera.translation)
-    numbers = "\n".join(" ".join(f"{v:.9g}" for v in np.ravel(block)) for block in blocks)
-    return f"# width height / K / R / t\n{numbers}\n"
-
-
 @pytest.fixture
 def scene(tmp_path: Path) -> Path:
     """The motorcycle stereo pair as a scene of two rectified views."""
@@ -126,10 +117,10 @@ def scene(tmp_path: Path) -> Path:
     for number, image in enumerate((left, right)):
         size = ImageSize(image.shape[1], image.shape[0])
         k = np.array([[focal, 0, centre[0] + number * shift], [0, focal, centre[1]], [0, 0, 1]])
-        camera = Camera(size, k, np.eye(3), np.array([-number * baseline, 0, 0]))
+        view = View(Camera(size, k), Pose(np.eye(3), np.array([-number * baseline, 0, 0])))
         name = f"view {number}.png"
         cv2.imwrite(str(root / "images" / name), image[..., ::-1])
-        (root / "gt" / f"{name}.txt").write_text(_camera_text(camera))
+        write_view(root / "gt" / f"{name}.txt", view)
     return root
 
 
@@ -155,6 +146,15 @@ def test_end_to_end(scene: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     printed = capsys.readouterr().out
     assert "0 predictions made, 2 were there already" in printed
     assert "PoseLib" in printed and "seed 0" in printed and "threshold 1 px" in printed
+
+
+def test_listed_pairs_take_the_place_of_the_gap(scene: Path) -> None:
+    (scene / "pairs.txt").write_text("view 0.png\tview 1.png\n")
+    assert [p.pair.image1.name for p in load_scene(scene)] == ["view 1.png"]
+    for text, message in (("", "holds no pair"), ("view 0.png\tview 9.png\n", "'view 9.png' is no image of the scene")):
+        (scene / "pairs.txt").write_text(text)
+        with pytest.raises(LinGlueError, match=message):
+            load_scene(scene)
 
 
 def test_pairs_up_to_the_gap(scene: Path) -> None:

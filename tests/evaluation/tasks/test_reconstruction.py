@@ -9,10 +9,9 @@ import pytest
 from epfl_scene import write_epfl
 from linglue.errors import LinGlueError
 from linglue.evaluation.colmap_sift import ColmapConfig
-from linglue.evaluation.methods import MethodOptions
-from linglue.evaluation.recipes import MethodRecipe
 from linglue.evaluation.tasks import reconstruction
 from linglue.evaluation.tasks.reconstruction import Measurement, ModelScore, load_scene, measure, summarise, tables
+from linglue.matcher import MatcherConfig
 from linglue.sfm.extract import ExtractConfig
 from linglue.sfm.map import MappingConfig
 from linglue.sfm.sparse_model import ModelStatistics
@@ -22,7 +21,7 @@ pytest.importorskip("pycolmap")
 
 VIEWS = render(5)
 HOW = Measurement(
-    [MethodRecipe("mnn", MethodOptions())],
+    {"mnn": MatcherConfig("mnn")},
     ExtractConfig(max_keypoints=500, resize=None),
     MappingConfig(threads=1),
     workers=1,
@@ -74,7 +73,7 @@ def test_a_second_run_makes_nothing(scores, folder, work, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("made again")
 
-    for name in ("sfm.extract.make_extractor", "sfm.match._make_worker", "sfm.reconstruct.build_model"):
+    for name in ("sfm.extract._Worker", "sfm.match._make_worker", "sfm.map_stores.build_model"):
         monkeypatch.setattr(f"linglue.{name}", refuse)
     monkeypatch.setattr("linglue.evaluation.colmap_sift._extract", refuse)
     assert measure(load_scene(folder), work, HOW) == [replace(score, made=False) for score in scores]
@@ -109,7 +108,7 @@ def test_two_images_make_a_model_that_cannot_be_aligned(tmp_path):
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(LinGlueError, match="holds no photograph"):
+    with pytest.raises(LinGlueError, match="holds no image"):
         load_scene(tmp_path)
 
 

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from linglue.errors import LinGlueError
-from linglue.training.sources.homography import HomographyConfig, HomographyGenerator
-from linglue.training.sources.pairs import grid_points, inside, shared
-from linglue.training.sources.photometric import PhotometricConfig
-from training.agreement import best_shift, patch_correlations
+from linglue.training.images.photometric import PhotometricConfig
+from linglue.training.sources.homography import HomographyConfig, HomographySource
+from linglue.training.sources.interface import grid_points
+from training.agreement import best_shift, inside, patch_correlations, shared
 
 CLEAN = HomographyConfig(photometric=PhotometricConfig(strength=0))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_there_and_back(photos, seed):
-    pair = HomographyGenerator(CLEAN).sample(photos, np.random.default_rng(seed))
+    pair = HomographySource(CLEAN).sample(photos, np.random.default_rng(seed)).pair()
     height, width = pair.image0.shape[:2]
     points = 1 + grid_points(width - 2, height - 2, 30)  # not on the very edge, where rounding decides
     mapped, visible = pair.one_from_zero(points)
@@ -29,8 +29,8 @@ def test_there_and_back(photos, seed):
 
 def test_pixels_agree(photos):
     """At mapped points both views show the same."""
-    generator = HomographyGenerator(replace(CLEAN, strong_tilt=35, zoom=1.6))
-    pairs = [generator.sample(photos, np.random.default_rng(k)) for k in range(10)]
+    generator = HomographySource(replace(CLEAN, strong_tilt=35, zoom=1.6))
+    pairs = [generator.sample(photos, np.random.default_rng(k)).pair() for k in range(10)]
     every = np.concatenate([patch_correlations(pair) for pair in pairs])
     assert len(every) > 500
     assert np.median(every) > 0.97 and np.mean(every > 0.8) > 0.97
@@ -39,17 +39,17 @@ def test_pixels_agree(photos):
 
 
 def test_overlap_is_bounded_and_varied(photos):
-    generator = HomographyGenerator(CLEAN)
+    generator = HomographySource(CLEAN)
     overlaps = []
     for seed in range(25):
-        zero, one = shared(generator.sample(photos, np.random.default_rng(seed)))
+        zero, one = shared(generator.sample(photos, np.random.default_rng(seed)).pair())
         overlaps.append(np.sqrt(zero * one))
     assert min(overlaps) > CLEAN.overlap[0] - 0.05  # measured on another grid than the generator's
     assert min(overlaps) < 0.4 and max(overlaps) > 0.6
 
 
 def test_views_differ_in_size_and_scale(photos):
-    pairs = [HomographyGenerator(CLEAN).sample(photos, np.random.default_rng(k)) for k in range(25)]
+    pairs = [HomographySource(CLEAN).sample(photos, np.random.default_rng(k)).pair() for k in range(25)]
     longer = [max(i.shape[:2]) for p in pairs for i in (p.image0, p.image1)]
     assert min(longer) >= 0.75 * CLEAN.longer_side[0] and max(longer) <= CLEAN.longer_side[1]
     assert max(longer) > 1.5 * min(longer)
@@ -63,7 +63,7 @@ def test_views_differ_in_size_and_scale(photos):
 
 
 def test_same_seed_same_pair(photos):
-    a, b = (HomographyGenerator().sample(photos, np.random.default_rng(7)) for _ in range(2))
+    a, b = (HomographySource().sample(photos, np.random.default_rng(7)).pair() for _ in range(2))
     np.testing.assert_array_equal(a.image0, b.image0)
     np.testing.assert_array_equal(a.image1, b.image1)
     points = grid_points(400, 300, 9)
@@ -71,9 +71,28 @@ def test_same_seed_same_pair(photos):
 
 
 def test_one_photograph_is_enough(photos, rng):
-    HomographyGenerator().sample(photos[:1], rng)
+    HomographySource().sample(photos[:1], rng).pair()
 
 
 def test_impossible_overlap_is_an_error(photos, rng):
     with pytest.raises(LinGlueError, match="overlap"):
-        HomographyGenerator(replace(CLEAN, overlap=(0.9999, 1.0))).sample(photos, rng)
+        HomographySource(replace(CLEAN, overlap=(0.9999, 1.0))).sample(photos, rng).pair()
+
+
+def test_a_group_gives_all_its_pairs(photos):
+    config = replace(CLEAN, views=4, strong_tilt=35, zoom=1.6)
+    counts = []
+    for seed in range(4):
+        group = HomographySource(config).sample(photos, np.random.default_rng(seed))
+        assert 2 <= len(group.images) <= 4 and {(0, k) for k in range(1, len(group.images))} <= set(group.pairs)
+        counts.append(len(group.pairs))
+        for i, j in group.pairs:
+            agreement = patch_correlations(group.pair(i, j))
+            assert len(agreement) < 20 or np.median(agreement) > 0.9
+    assert np.mean(counts) > 4
+
+
+def test_more_views_do_not_change_the_first_two(photos):
+    two = HomographySource(CLEAN).sample(photos, np.random.default_rng(3))
+    four = HomographySource(replace(CLEAN, views=4)).sample(photos, np.random.default_rng(3))
+    assert [i.shape for i in two.images] == [i.shape for i in four.images[:2]]

@@ -11,22 +11,26 @@ import numpy as np
 import pytest
 
 from linglue.errors import LinGlueError
+from linglue.geometry.camera import Camera, View
+from linglue.geometry.colmap import colmap_from_pixel
+from linglue.geometry.pose import Pose
 from linglue.io.images import Image
-from linglue.training.sources.megadepth import MegaDepth, MegaDepthConfig
-from linglue.training.sources.pairs import grid_points, shared
+from linglue.training.images.warp import pyramid
+from linglue.training.sources.interface import grid_points
+from linglue.training.sources.megadepth import MegaDepthConfig, MegaDepthSource, split_scenes
 from linglue.training.sources.parallax import DepthMapper
-from linglue.training.sources.scene import Camera, Geometry, colour, quad, see
-from linglue.training.sources.warp import pyramid
+from linglue.training.sources.renderer import Geometry, colour, quad, see
 from linglue.types import ImageSize
-from training.agreement import best_shift, patch_correlations
+from training.agreement import best_shift, patch_correlations, shared
 
 SIZE = ImageSize(320, 240)
 DEPTHS = "phoenix/S6/zl548/MegaDepth_v1/{}/dense0/depths/{}.h5"
 
 
-def camera(x: float, angle: float) -> Camera:
+def view_from(x: float, angle: float) -> View:
     c, s = np.cos(angle), np.sin(angle)
-    return Camera(SIZE, 300.0, np.array([[c, 0, -s], [0, 1, 0], [s, 0, c]]), np.array([x, 0.1 * x, 0.0]))
+    rotation = np.array([[c, 0, -s], [0, 1, 0], [s, 0, c]])
+    return View(Camera.centred(SIZE, 300.0), Pose.at(rotation, np.array([x, 0.1 * x, 0.0])))
 
 
 def render(photos: list[Image]) -> tuple[list[Geometry], list[Image]]:
@@ -35,7 +39,7 @@ def render(photos: list[Image]) -> tuple[list[Geometry], list[Image]]:
         quad(pyramid(photos[0]), np.array([-4.0, -4, 5]), np.array([8.0, 0, 1]), np.array([0, 8.0, 0])),
         quad(pyramid(photos[1]), np.array([-0.6, -0.8, 3]), np.array([1.5, 0, 0]), np.array([0, 1.5, 0])),
     ]
-    views = [see(surfaces, camera(*place)) for place in ((0.0, 0.0), (0.7, 0.1), (-0.6, -0.12))]
+    views = [see(surfaces, view_from(*place)) for place in ((0.0, 0.0), (0.7, 0.1), (-0.6, -0.12))]
     sky = np.zeros((SIZE.height, SIZE.width, 3), dtype=np.uint8)
     return views, [colour(surfaces, view, sky) for view in views]
 
@@ -53,10 +57,9 @@ def write_scene(root: Path, name: str, views: list[Geometry], images: list[Image
         depth[:20] = 0  # not reconstructed
         with h5py.File(root / depth_paths[-1], "w") as file:
             file["depth"] = depth.astype(np.float32)
-        k = view.camera.matrix.copy()
-        k[:2, 2] += 0.5  # COLMAP's convention
-        pose = np.eye(4)
-        pose[:3, :3], pose[:3, 3] = view.camera.rotation, -view.camera.rotation @ view.camera.centre
+        k = view.view.camera.matrix.copy()
+        k[:2, 2] = colmap_from_pixel(k[:2, 2])
+        pose = np.vstack([view.view.cam_from_world.matrix, [0, 0, 0, 1]])
         intrinsics.append(k)
         poses.append(pose)
     overlap = np.full((4, 4), -1.0)
@@ -94,9 +97,9 @@ def root(tmp_path_factory, rendered) -> Path:
 
 def test_pairs_map_as_the_renderer_says(root, rendered):
     views, _ = rendered
-    data = MegaDepth(MegaDepthConfig(str(root), overlap=(0.7, 1.0)))
+    data = MegaDepthSource(MegaDepthConfig(str(root), overlap=(0.7, 1.0)))
     index = data.epoch(0)[0]
-    pair = data.load(index)
+    pair = data.load(index).pair()
     a, b = views[index.image0], views[index.image1]
     sure = np.zeros(a.face.shape, dtype=bool)
     points = grid_points(*SIZE, 60)
@@ -117,21 +120,21 @@ def pair_inside(points: np.ndarray) -> np.ndarray:
 
 
 def test_shrunk_images_agree_with_their_pixels(root):
-    data = MegaDepth(MegaDepthConfig(str(root), overlap=(0.7, 1.0), longer_side=250))
-    pair = data.sample([], np.random.default_rng(0))
+    data = MegaDepthSource(MegaDepthConfig(str(root), overlap=(0.7, 1.0), longer_side=250))
+    pair = data.sample([], np.random.default_rng(0)).pair()
     assert max(pair.image0.shape) == 250
     assert np.median(patch_correlations(pair)) > 0.97
     assert np.abs(best_shift(pair)).max() < 0.1
 
 
 def test_sampling_follows_overlap_and_treats_scenes_alike(root):
-    both = MegaDepth(MegaDepthConfig(str(root)))  # overlap 0.5 to 1: two pairs per scene
+    both = MegaDepthSource(MegaDepthConfig(str(root)))  # overlap 0.5 to 1: two pairs per scene
     epoch = both.epoch(3)
     assert epoch == both.epoch(3) and len(epoch) == 4
     assert {(p.scene, *sorted(p[1:])) for p in epoch} == {(s, 0, k) for s in (0, 1) for k in (1, 2)}
-    assert len(MegaDepth(MegaDepthConfig(str(root), pairs_per_scene=1)).epoch(0)) == 2
-    assert len(MegaDepth(MegaDepthConfig(str(root), overlap=(0.1, 1.0))).epoch(0)) == 6
-    assert len(MegaDepth(MegaDepthConfig(str(root), scenes=("0002",))).epoch(0)) == 2
+    assert len(MegaDepthSource(MegaDepthConfig(str(root), pairs_per_scene=1)).epoch(0)) == 2
+    assert len(MegaDepthSource(MegaDepthConfig(str(root), overlap=(0.1, 1.0))).epoch(0)) == 6
+    assert len(MegaDepthSource(MegaDepthConfig(str(root), scenes=("0002",))).epoch(0)) == 2
     shows = {both.load(index).shows for index in epoch}
     assert shows == {frozenset({f"megadepth:Undistorted_SfM/{s}/images"}) for s in ("0001", "0002")}
 
@@ -144,9 +147,9 @@ def test_layouts_of_loftr_and_glue_factory(tmp_path, rendered):
     (tmp_path / "index" / "0003_0.1_0.7.npz").write_bytes(pickle.dumps(info))
     (tmp_path / "depth_undistorted").mkdir()
     (tmp_path / "phoenix/S6/zl548/MegaDepth_v1/0003/dense0/depths").rename(tmp_path / "depth_undistorted/0003")
-    data = MegaDepth(MegaDepthConfig(str(tmp_path), info="index"))
+    data = MegaDepthSource(MegaDepthConfig(str(tmp_path), info="index"))
     assert [sorted(p[1:]) for p in data.epoch(0)] == [[0, 1]]
-    assert min(shared(data.sample([], np.random.default_rng(0)))) > 0.3
+    assert min(shared(data.sample([], np.random.default_rng(0)).pair())) > 0.3
 
 
 class Harmful:
@@ -167,22 +170,22 @@ def test_malformed_scene_info(tmp_path, capsys, content, says):
     (tmp_path / "scene_info").mkdir()
     (tmp_path / "scene_info" / "0001.npz").write_bytes(content)
     with pytest.raises(LinGlueError, match=says) as caught:
-        MegaDepth(MegaDepthConfig(str(tmp_path)))
+        MegaDepthSource(MegaDepthConfig(str(tmp_path)))
     assert "\n" not in str(caught.value) and "0001.npz" in str(caught.value)
     assert not capsys.readouterr().out
 
 
 def test_what_is_missing_is_named(tmp_path, rendered):
     with pytest.raises(LinGlueError, match="scene_info: no such folder"):
-        MegaDepth(MegaDepthConfig(str(tmp_path)))
+        MegaDepthSource(MegaDepthConfig(str(tmp_path)))
     (tmp_path / "scene_info").mkdir()
     info = write_scene(tmp_path, "0001", *rendered)
     np.savez(tmp_path / "scene_info" / "0001.npz", **info)
     with pytest.raises(LinGlueError, match=r"0009\.npz: no such scene_info"):
-        MegaDepth(MegaDepthConfig(str(tmp_path), scenes=("0009",)))
+        MegaDepthSource(MegaDepthConfig(str(tmp_path), scenes=("0009",)))
     with pytest.raises(LinGlueError, match="no pair with an overlap"):
-        MegaDepth(MegaDepthConfig(str(tmp_path), overlap=(0.9, 1.0)))
-    data = MegaDepth(MegaDepthConfig(str(tmp_path), overlap=(0.7, 1.0)))
+        MegaDepthSource(MegaDepthConfig(str(tmp_path), overlap=(0.9, 1.0)))
+    data = MegaDepthSource(MegaDepthConfig(str(tmp_path), overlap=(0.7, 1.0)))
     (tmp_path / info["depth_paths"][0]).write_bytes(b"no HDF5")
     with pytest.raises(LinGlueError, match="not an HDF5 file with an array called depth"):
         data.load(data.epoch(0)[0])
@@ -191,4 +194,26 @@ def test_what_is_missing_is_named(tmp_path, rendered):
         data.load(data.epoch(0)[0])
     np.savez(tmp_path / "scene_info" / "0001.npz", **{**info, "overlap_matrix": np.zeros((2, 2))})
     with pytest.raises(LinGlueError, match=r"overlap_matrix has shape \(2, 2\)"):
-        MegaDepth(MegaDepthConfig(str(tmp_path)))
+        MegaDepthSource(MegaDepthConfig(str(tmp_path)))
+
+
+def test_scene_lists_divide_the_data_set(tmp_path):
+    (tmp_path / "scene_info").mkdir()
+    for name in ("0001", "0002_0.1_0.3", "0002_0.3_0.5", "0003", "0004"):
+        (tmp_path / "scene_info" / f"{name}.npz").touch()
+    lists = {}
+    for name, text in (("train", "0001\n"), ("valid", "# held out\n0002\n\n"), ("test", "0003\n")):
+        lists[name] = tmp_path / f"{name}.txt"
+        lists[name].write_text(text)
+    parts = ("0002_0.1_0.3", "0002_0.3_0.5")
+    assert split_scenes(tmp_path, lists["train"], lists["valid"], lists["test"]) == (("0001",), parts)
+    assert split_scenes(tmp_path, None, lists["valid"], lists["test"]) == (("0001", "0004"), parts)
+    assert split_scenes(tmp_path, None, None, lists["test"]) == (("0001", *parts, "0004"), ())
+    lists["test"].write_text("0002")
+    with pytest.raises(LinGlueError, match=r"test\.txt: names scene 0002, which .*valid\.txt names too"):
+        split_scenes(tmp_path, lists["train"], lists["valid"], lists["test"])
+    lists["train"].write_text("9999")
+    with pytest.raises(LinGlueError, match=r"train\.txt: names no scene"):
+        split_scenes(tmp_path, lists["train"], None, None)
+    with pytest.raises(LinGlueError, match=r"nowhere\.txt: cannot be read"):
+        split_scenes(tmp_path, tmp_path / "nowhere.txt", None, None)

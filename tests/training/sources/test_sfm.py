@@ -11,43 +11,44 @@ import pytest
 from scipy.spatial import cKDTree
 
 from linglue.errors import LinGlueError
-from linglue.evaluation.metrics import direction_error, epipolar_distances, fundamental_matrix, rotation_error
 from linglue.evaluation.tasks import pose
 from linglue.features.sift import Sift
+from linglue.geometry.camera import Camera, View
+from linglue.geometry.epipolar import epipolar_distances, fundamental_matrix
+from linglue.geometry.pose import Pose, direction_error, rotation_error
 from linglue.io.images import read_image
+from linglue.training.images.warp import pyramid
 from linglue.training.sources import sfm
-from linglue.training.sources.pairs import ground_truth_both
-from linglue.training.sources.pinhole import Pinhole, integer_centres, relative_pose, resized
-from linglue.training.sources.scene import Camera, colour, quad, relief, see
+from linglue.training.sources.ground_truth import ground_truth
+from linglue.training.sources.renderer import colour, quad, relief, see
 from linglue.training.sources.sfm import (
     SCENE,
     SfmConfig,
-    SfmGenerator,
+    SfmSource,
     TracksConfig,
     export_pose_scene,
     load_pair,
     reconstruct,
 )
 from linglue.training.sources.tracks import SfmScene, load_scene
-from linglue.training.sources.warp import pyramid
 from linglue.types import ImageSize
 
 SIZE = ImageSize(400, 300)
 CONFIG = SfmConfig(max_features=1200)
 
 
-def truth(number: int) -> Camera:
+def truth(number: int) -> View:
     """Six cameras on an arc around (0, 0, 6)."""
     angle = 0.11 * (number - 2.5)
     c, s = np.cos(angle), np.sin(angle)
     centre = np.array([6 * s, 0.25 * (number % 2), 6 - 6 * c])
-    return Camera(SIZE, 420.0, np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]]), centre)
+    return View(Camera.centred(SIZE, 420.0), Pose.at(np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]]), centre))
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory, photos) -> tuple[Path, Path]:
     """(images, reconstruction)"""
-    pytest.importorskip("pycolmap", reason="pycolmap is not installed: pip install linglue[sfm]")
+    pytest.importorskip("pycolmap", reason="pycolmap is not installed: pip install pycolmap")
     base = tmp_path_factory.mktemp("sfm")
     rng = np.random.default_rng(0)
     height = cv2.resize(rng.normal(0, 0.5, (5, 5)).astype(np.float32), (17, 17), interpolation=cv2.INTER_CUBIC)
@@ -71,24 +72,24 @@ def scene(folders) -> SfmScene:
     return load_scene(folders[1] / SCENE)
 
 
-def check_pose(rotation: np.ndarray, translation: np.ndarray, i: int, j: int) -> None:
-    a, b = truth(i), truth(j)
-    assert rotation_error(rotation, b.rotation @ a.rotation.T) < 0.5
-    assert direction_error(translation, b.rotation @ (a.centre - b.centre)) < 1.5
+def check_pose(found: Pose, i: int, j: int) -> None:
+    true = truth(j).from_view(truth(i))
+    assert rotation_error(found.rotation, true.rotation) < 0.5
+    assert direction_error(found.translation, true.translation) < 1.5
 
 
 def test_cameras_are_those_that_took_the_images(scene):
     assert scene.name == "rendered" and scene.images == [f"{k}.png" for k in range(6)]
     for i, j in ((0, 5), (1, 3), (4, 2)):
-        check_pose(*relative_pose(scene.cameras[i], scene.cameras[j]), i, j)
-    for camera in scene.cameras:
-        np.testing.assert_allclose(camera.k[:2, 2], (np.array(camera.size) - 1) / 2, atol=0.51)
-        assert camera.k[0, 0] == pytest.approx(420, rel=0.02)
+        check_pose(scene.views[j].from_view(scene.views[i]), i, j)
+    for camera in (view.camera for view in scene.views):
+        np.testing.assert_allclose(camera.matrix[:2, 2], (np.array(camera.size) - 1) / 2, atol=0.51)
+        assert camera.focal == pytest.approx(420, rel=0.02)
 
 
 def test_tracks_lie_where_our_keypoints_are(folders, scene):
     """The same detector in another implementation: a wrong convention shows as half a pixel."""
-    pair = load_pair(folders[1], scene, 2, 3)
+    pair = load_pair(folders[1], scene, 2, 3).pair()
     keypoints = Sift().extract(pair.image0, 1000).keypoints
     xy = scene.xy[scene.seen_in(2)]
     distance, row = cKDTree(xy).query(keypoints)
@@ -98,18 +99,15 @@ def test_tracks_lie_where_our_keypoints_are(folders, scene):
 
 
 def test_pairs_give_correct_ground_truth(folders, scene):
-    generator = SfmGenerator(TracksConfig((str(folders[1]),), min_tracks=40, overlap=(0, 1)))
-    pair = generator.sample([], np.random.default_rng(1))
-    assert pair.shows == frozenset({"images:rendered"})
-    pair = load_pair(folders[1], scene, 1, 3)
+    generator = SfmSource(TracksConfig((str(folders[1]),), min_tracks=40, overlap=(0, 1)))
+    assert generator.sample([], np.random.default_rng(1)).shows == frozenset({"images:rendered"})
+    pair = load_pair(folders[1], scene, 1, 3).pair()
     zero, one = (Sift().extract(image, 1000) for image in (pair.image0, pair.image1))
-    matches, _ = ground_truth_both(zero.keypoints, one.keypoints, pair, oris0=zero.oris, oris1=one.oris)
+    matches, _ = ground_truth(zero.keypoints, one.keypoints, pair, oris0=zero.oris, oris1=one.oris)
     found = np.flatnonzero(matches >= 0)
     assert len(found) > 60
-    a, b = truth(1), truth(3)
-    rotation = b.rotation @ a.rotation.T
-    cameras = scene.cameras[1], scene.cameras[3]
-    f = fundamental_matrix(cameras[0].k, cameras[1].k, rotation, b.rotation @ (a.centre - b.centre))
+    a, b = (View(scene.views[k].camera, truth(k).cam_from_world) for k in (1, 3))
+    f = fundamental_matrix(a, b)
     distances = epipolar_distances(f, zero.keypoints[found], one.keypoints[matches[found]])
     assert np.median(np.maximum(*distances)) < 0.5 and np.quantile(np.maximum(*distances), 0.95) < 2.5
 
@@ -119,9 +117,9 @@ def test_pose_scene_is_what_eval_pose_reads(folders, tmp_path):
     pairs = pose.load_scene(tmp_path / "exported", max_gap=5)
     assert len(pairs) == 15
     for pair in pairs[:5]:
-        check_pose(pair.rotation, pair.translation, int(pair.pair.image0.stem), int(pair.pair.image1.stem))
+        check_pose(pair.one_from_zero, int(pair.pair.image0.stem), int(pair.pair.image1.stem))
         image = cv2.imread(str(pair.pair.image0))
-        assert image is not None and image.shape[1::-1] == tuple(pair.camera0.size)
+        assert image is not None and image.shape[1::-1] == tuple(pair.view0.camera.size)
 
 
 def test_finished_stages_are_not_repeated(folders, scene, monkeypatch, tmp_path):
@@ -152,41 +150,41 @@ def test_command_and_its_errors(folders, tmp_path, capsys, monkeypatch):
 
 def test_scenes_that_are_none(tmp_path):
     with pytest.raises(LinGlueError, match=r"scene\.npz: no such file"):
-        SfmGenerator(TracksConfig((str(tmp_path),)))
+        SfmSource(TracksConfig((str(tmp_path),)))
     (tmp_path / SCENE).write_bytes(b"nonsense")
     with pytest.raises(LinGlueError, match="not a scene made by"):
-        SfmGenerator(TracksConfig((str(tmp_path),)))
+        SfmSource(TracksConfig((str(tmp_path),)))
     exact_scene(np.random.default_rng(0)).save(tmp_path / SCENE)
     with pytest.raises(LinGlueError, match="no pair of images with 500 common points"):
-        SfmGenerator(TracksConfig((str(tmp_path),), min_tracks=500))
+        SfmSource(TracksConfig((str(tmp_path),), min_tracks=500))
 
 
 def exact_scene(rng: np.random.Generator, turn: float = 0.0) -> SfmScene:
     """Two cameras, the second turned; the first observes all points in its frame, the second 60."""
-    cameras = []
+    views = []
     for number, angle in ((0, 0.0), (4, turn)):
-        camera, c, s = truth(number), np.cos(angle), np.sin(angle)
-        rotation = np.array([[c, 0, -s], [0, 1, 0], [s, 0, c]]) @ camera.rotation
-        cameras.append(Pinhole(SIZE, camera.matrix, rotation, -rotation @ camera.centre))
+        view, c, s = truth(number), np.cos(angle), np.sin(angle)
+        rotation = np.array([[c, 0, -s], [0, 1, 0], [s, 0, c]]) @ view.cam_from_world.rotation
+        views.append(View(view.camera, Pose.at(rotation, view.centre)))
     points = rng.uniform([-3, -2, 4], [3, 2, 8], (400, 3))
-    pixels = [camera.project(points)[0] for camera in cameras]
-    framed = [camera.framed(p) for camera, p in zip(cameras, pixels, strict=True)]
+    pixels = [view.project(points)[0] for view in views]
+    framed = [view.camera.framed(p) for view, p in zip(views, pixels, strict=True)]
     points = points[framed[0]]
     seen = [np.arange(len(points)), np.flatnonzero(framed[1][framed[0]])[:60]]
     return SfmScene(
         "exact",
         ["0", "1"],
-        cameras,
+        views,
         points,
         np.repeat([0, 1], [len(s) for s in seen]),
         np.concatenate(seen),
-        np.concatenate([camera.project(points[s])[0] for camera, s in zip(cameras, seen, strict=True)]),
+        np.concatenate([view.project(points[s])[0] for view, s in zip(views, seen, strict=True)]),
     )
 
 
 def test_mapper_knows_what_can_be_known(rng):
     scene = exact_scene(rng)
-    b = scene.cameras[1]
+    b = scene.views[1]
     mapper = scene.mapper(0, 1, radius=1.5)
     own, other = scene.seen_in(0), scene.seen_in(1)
     common = scene.track[other]
@@ -196,15 +194,15 @@ def test_mapper_knows_what_can_be_known(rng):
     target = b.project(scene.points)[0]
     rest = np.setdiff1d(np.arange(len(scene.points)), common)
     mapped, visible = mapper(scene.xy[own][rest])
-    outside = ~b.framed(target[rest], 6.0)
+    outside = ~b.camera.framed(target[rest], 6.0)
     assert outside.sum() > 5 and not np.isnan(mapped[outside]).any() and not visible[outside].any()
-    assert np.isnan(mapped[~outside & b.framed(target[rest])]).mean() > 0.9
+    assert np.isnan(mapped[~outside & b.camera.framed(target[rest])]).mean() > 0.9
 
 
 def test_rays_that_never_meet_the_other_image(rng):
     """Nowhere near a track: unknown, unless every depth of the ray is out of the other's frame."""
     scene = exact_scene(rng, turn=0.7)
-    a, b = scene.cameras
+    a, b = scene.views
     points = rng.uniform(0, 1, (500, 2)) * (np.array(SIZE) - 1)
     points = points[cKDTree(scene.xy[scene.seen_in(0)]).query(points)[0] > 1.5]
     mapped, visible = scene.mapper(0, 1, radius=1.5)(points)
@@ -212,7 +210,7 @@ def test_rays_that_never_meet_the_other_image(rng):
     depths = 0.5 * a.depth(scene.points).min() * np.geomspace(1, 1e4, 4000)
     for point, place in zip(points[:60], mapped, strict=False):
         ray, _ = b.project(a.lift(np.repeat(point[None], len(depths), axis=0), depths))
-        assert np.isnan(place).any() == b.framed(ray, 5.0).any()
+        assert np.isnan(place).any() == b.camera.framed(ray, 5.0).any()
     assert 0 < np.isnan(mapped[:60, 0]).sum() < 60
 
 
@@ -224,7 +222,7 @@ def test_rivals_that_disagree_say_nothing(rng):
     merged = SfmScene(
         scene.name,
         scene.images,
-        scene.cameras,
+        scene.views,
         twin,
         np.repeat([0, 1], [len(first) + 1, len(second) + 1]),
         np.concatenate(
@@ -250,10 +248,3 @@ def test_rotation_tags_are_dropped(tmp_path, photos):
     path.write_bytes(plain)
     sfm._drop_orientation(path)
     assert path.read_bytes() == plain
-
-
-def test_conventions_of_k():
-    k = np.array([[500.0, 0, 160], [0, 500, 120], [0, 0, 1]])  # COLMAP, 320x240
-    np.testing.assert_allclose(integer_centres(k)[:2, 2], [159.5, 119.5])
-    half = resized(integer_centres(k), np.array([0.5, 0.5]))
-    np.testing.assert_allclose(half, [[250, 0, 79.5], [0, 250, 59.5], [0, 0, 1]])

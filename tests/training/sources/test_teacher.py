@@ -11,17 +11,16 @@ import pytest
 import torch
 
 from linglue.errors import LinGlueError
-from linglue.training.sources.teacher import (
+from linglue.training.sources.labels import (
     ALIKED_FILE,
     LIGHTGLUE_FILE,
     LabelConfig,
     LightGlueTeacher,
-    LocalAffineMapper,
-    TeacherConfig,
-    TeacherGenerator,
+    choose_pairs,
     label_scene,
     verified,
 )
+from linglue.training.sources.teacher import LocalAffineMapper, TeacherConfig, TeacherSource
 
 CONFIG = TeacherConfig(())
 PLACES = [
@@ -80,11 +79,12 @@ def test_only_what_geometry_explains_is_kept(images, tmp_path):
     assert label_scene(images, tmp_path / "labels", stub, progress=False) == 3
     assert len(stub.asked) == 6  # nothing is asked twice
 
-    generator = TeacherGenerator(TeacherConfig(((str(images), str(tmp_path / "labels")),)))
+    generator = TeacherSource(TeacherConfig(((str(images), str(tmp_path / "labels")),)))
     for seed in range(4):
-        pair = generator.sample([], np.random.default_rng(seed))
+        group = generator.sample([], np.random.default_rng(seed))
+        pair = group.pair()
         zero, one = (int(i[0, 0, 0]) // 10 for i in (pair.image0, pair.image1))
-        assert 3 not in (zero, one) and pair.shows == frozenset({"images:house"})
+        assert 3 not in (zero, one) and group.shows == frozenset({"images:house"})
         start, end = two_views(300, np.random.default_rng(max(zero, one)), shift=abs(one - zero))
         if zero > one:
             start, end = end, start
@@ -97,10 +97,35 @@ def test_only_what_geometry_explains_is_kept(images, tmp_path):
 def test_too_few_or_too_small_a_share(rng):
     points0, points1 = two_views(200, rng)
     assert len(verified(points0, points1, LabelConfig())[0]) == 200
-    assert len(verified(points0[:50], points1[:50], LabelConfig())[0]) == 0
+    assert len(verified(points0[:25], points1[:25], LabelConfig())[0]) == 0
     mixed = np.concatenate([points1[:70], rng.permutation(points1[70:])])
     assert len(verified(points0, mixed, LabelConfig(min_share=0.9))[0]) == 0
     assert len(verified(points0[:0], points1[:0], LabelConfig())[0]) == 0
+
+
+def test_neighbours_and_far_pairs_are_labelled():
+    few = LabelConfig(max_pairs=20)
+    pairs = choose_pairs(30, few)
+    assert len(set(pairs)) == 20 and all(0 <= i < j < 30 for i, j in pairs)
+    distance = np.array([j - i for i, j in pairs])
+    assert (distance == 1).sum() >= 10 and (distance > 5).sum() >= 4
+    assert choose_pairs(4, few) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+
+
+def test_more_pairs_may_be_labelled_later(images, tmp_path):
+    stub = Stub(unlucky=9)
+    assert label_scene(images, tmp_path / "labels", stub, LabelConfig(max_pairs=2), progress=False) == 2
+    assert label_scene(images, tmp_path / "labels", stub, LabelConfig(max_pairs=6), progress=False) == 6
+    assert len(stub.asked) == 6
+
+
+def test_labels_are_part_of_the_settings(images, tmp_path):
+    label_scene(images, tmp_path / "labels", Stub(unlucky=9), LabelConfig(max_pairs=2), progress=False)
+    config = TeacherConfig(((str(images), str(tmp_path / "labels")),))
+    before = TeacherSource(config)
+    label_scene(images, tmp_path / "labels", Stub(unlucky=9), LabelConfig(max_pairs=6), progress=False)
+    after = TeacherSource(config)
+    assert (len(before), len(after)) == (2, 6) and before.settings != after.settings
 
 
 def test_a_match_reaches_its_surroundings_only(rng):
@@ -138,12 +163,12 @@ def test_what_is_missing_is_named(images, tmp_path):
         (tmp_path / "empty").mkdir()
         label_scene(tmp_path / "empty", tmp_path / "labels", Stub(9))
     with pytest.raises(LinGlueError, match="labels: no such folder"):
-        TeacherGenerator(TeacherConfig(((str(images), str(tmp_path / "labels")),)))
+        TeacherSource(TeacherConfig(((str(images), str(tmp_path / "labels")),)))
     with pytest.raises(LinGlueError, match="no pair with verified labels"):
-        TeacherGenerator(TeacherConfig(((str(images), str(tmp_path / "empty")),)))
+        TeacherSource(TeacherConfig(((str(images), str(tmp_path / "empty")),)))
     (tmp_path / "empty" / "a.npz").write_bytes(b"nonsense")
     with pytest.raises(LinGlueError, match=r"a\.npz: not a file of teacher's labels"):
-        TeacherGenerator(TeacherConfig(((str(images), str(tmp_path / "empty")),)))
+        TeacherSource(TeacherConfig(((str(images), str(tmp_path / "empty")),)))
     with pytest.raises(LinGlueError, match=f"{ALIKED_FILE}: no such weights file"):
         LightGlueTeacher(tmp_path)
 

@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from linglue.errors import LinGlueError
-from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS, RobustSettings
-from linglue.evaluation.methods import Method
-from linglue.evaluation.metrics import auc, corner_error, reprojection_errors, share_within
-from linglue.evaluation.report import Table, percent, relative
-from linglue.evaluation.store import PROGRESS_DELAY, Pair, Prediction, Store, load_prediction
+from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS, RobustSettings, check_estimators, version
+from linglue.evaluation.methods import Methods, prepare
+from linglue.evaluation.metrics import auc, share_within
+from linglue.evaluation.result import Result, Table, percent, relative
+from linglue.evaluation.settings import TIME_NOTE, common_settings, extraction_note, robust_note
+from linglue.evaluation.store import PROGRESS_DELAY, Pair, Prediction, Predictions
+from linglue.geometry.homography import corner_error, reprojection_errors
 from linglue.io.images import IMAGE_SUFFIXES
+from linglue.sfm.extract import ExtractConfig
 
 # Left out by D2-Net, and so by everyone since, as their images are too large for some methods.
 EXCLUDED = frozenset(
@@ -141,20 +144,64 @@ def score_pair(
     )
 
 
-def score(
-    truths: Sequence[HomographyPair],
-    methods: Sequence[Method],
-    store: Store,
-    estimators: Sequence[str],
-    robust: RobustSettings,
-) -> dict[str, list[PairScore]]:
-    """Per method the scores of all pairs, from the saved predictions only."""
-    scores: dict[str, list[PairScore]] = {method.name: [] for method in methods}
-    work = [(method, truth) for method in methods for truth in truths]
-    for method, truth in tqdm(work, desc="scoring", unit="pair", disable=None, delay=PROGRESS_DELAY):
-        prediction = load_prediction(store.path(method, truth.pair))
-        scores[method.name].append(score_pair(truth, prediction, estimators, robust))
-    return scores
+def evaluate(
+    data: str | Path,
+    methods: Methods,
+    work: str | Path,
+    extract: ExtractConfig | None = None,
+    *,
+    estimators: Sequence[str] = tuple(HOMOGRAPHY_ESTIMATORS),
+    threshold: float = 3.0,
+    seed: int = 0,
+) -> Result:
+    """Measure matchers on planar scenes: matching accuracy (D2-Net protocol) and homography AUC.
+
+    Args:
+        data: folder of sequences v_* and i_* in the HPatches layout.
+        methods: matchers by name, or configurations (see `evaluation.methods.prepare`).
+        work: folder where features and matches are kept; what is there is not made again.
+        extract: how features are taken; None: SIFT, 2048 keypoints, longer side 1024.
+        estimators: robust estimators for the AUC.
+        threshold: inlier threshold of the estimators, original pixels.
+        seed: of the estimators.
+
+    Returns:
+        One row per method and pair; tables of accuracy and AUC per split.
+    """
+    data, work, extract = Path(data), Path(work), extract or ExtractConfig(max_keypoints=2048, resize=1024)
+    check_estimators(list(estimators))
+    robust = RobustSettings(threshold, seed)
+    truths, skipped = load_pairs(data)
+    prepared = prepare(methods, extract)
+    made = 0
+    scores: dict[str, list[PairScore]] = {name: [] for name in prepared.ready}
+    sequences = list(dict.fromkeys(truth.pair.group for truth in truths))
+    for sequence in tqdm(sequences, desc="homography", unit="sequence", disable=None, delay=PROGRESS_DELAY):
+        chosen = [truth for truth in truths if truth.pair.group == sequence]
+        pairs = [truth.pair for truth in chosen]
+        predictions = Predictions(work, sequence, extract)
+        made += predictions.make(pairs, prepared.ready)
+        for name in prepared.ready:
+            for truth, prediction in zip(chosen, predictions.load(pairs, name), strict=True):
+                scores[name].append(score_pair(truth, prediction, estimators, robust))
+    summary = summarise(scores)
+    settings = {
+        **common_settings("homography", extract, prepared.settings, robust),
+        "data": str(data),
+        "skipped_sequences": skipped,
+        "estimators": {name: version(name) for name in estimators},
+        "pixels": "original images",
+        "correct": f"reprojection error <= {CORRECT} px",
+    }
+    used = ", ".join(f"{name} ({package})" for name, package in settings["estimators"].items()) or "none"
+    note = (
+        f"{extraction_note(extract, summary['overall'])}; errors in original pixels, correct: at most {CORRECT} px; "
+        f"homographies by {used}, {robust_note(robust)}; {len(skipped)} sequences left out by the protocol\n{TIME_NOTE}"
+    )
+    rows = csv_rows(scores)
+    return Result(
+        "homography", summary, rows, "pairs", tables(summary), note, settings, made, len(rows) - made, prepared.missing
+    )
 
 
 def summarise(scores: Mapping[str, Sequence[PairScore]]) -> dict[str, dict[str, dict[str, Any]]]:

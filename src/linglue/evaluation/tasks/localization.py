@@ -8,44 +8,44 @@ layout: a reference model with known poses and lists of query images with intrin
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 from tqdm import tqdm
 
-from linglue.core.fingerprint import file_sha256
+from linglue.core.optional import need
 from linglue.errors import LinGlueError
 from linglue.evaluation.known_poses import (
     KnownScene,
     KnownView,
     find_model,
+    load_known_scene,
     triangulate,
     views_of,
     write_known_database,
 )
-from linglue.evaluation.metrics import rotation_error
-from linglue.evaluation.recipes import MethodRecipe
-from linglue.evaluation.report import Table, percent
-from linglue.geometry.pose import Pose, read_poses, write_poses
+from linglue.evaluation.methods import Methods, prepare
+from linglue.evaluation.result import Result
+from linglue.evaluation.settings import check_scene_names, common_settings, size_note
+from linglue.evaluation.store import extract_named, matches_file, scene_folder
+from linglue.evaluation.tasks.localization_scores import ImageScore, csv_rows, score_image, summarise, tables
+from linglue.geometry.pose import Pose
 from linglue.io.pair_list import Pair, make_pair
-from linglue.localization.absolute_pose import ModelPoints, PoseConfig, PoseEstimate, estimate_pose
+from linglue.io.poses import read_poses, write_poses
+from linglue.localization.absolute_pose import REFERENCE_SIDE, ModelPoints, PoseConfig, PoseEstimate, estimate_pose
+from linglue.matcher import MatcherConfig
 from linglue.sfm.cameras import read_intrinsics
-from linglue.sfm.extract import ExtractConfig, extract_photos
-from linglue.sfm.feature_store import FeatureStore
+from linglue.sfm.extract import ExtractConfig
 from linglue.sfm.match import match_pairs
-from linglue.sfm.match_store import MatchStore
 from linglue.sfm.pairs import AUTO_EXHAUSTIVE, exhaustive
 from linglue.sfm.retrieval import TOP, Retrieval
-from linglue.sfm.scan import Photo
 from linglue.sfm.sparse_model import read_model
+from linglue.sfm.store import FeatureStore, MatchStore
 from linglue.sfm.workspace import Workspace
 
 if TYPE_CHECKING:
     import pycolmap
-
-WITHIN = ((0.05, 0.5), (0.25, 2.0), (0.5, 5.0), (5.0, 10.0))  # metres, degrees; the last three are Aachen's
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,24 +63,11 @@ class QueryScene:
 class Measurement:
     """How images are localized, the same for all methods."""
 
-    recipes: Sequence[MethodRecipe]
+    methods: Mapping[str, MatcherConfig]  # by the name to show
     extract: ExtractConfig
     pose: PoseConfig
     top: int = TOP  # images of a large map that are matched with a query
     workers: int = 1
-
-
-@dataclass(frozen=True)
-class ImageScore:
-    """How well one method placed one image."""
-
-    scene: str
-    image: str
-    position_error: float | None  # in the truth's unit, metres as a rule; infinite without a pose, None without truth
-    rotation_error: float | None  # degrees
-    inliers: int
-    correspondences: int
-    reason: str | None  # why there is no pose
 
 
 @dataclass(frozen=True)
@@ -120,6 +107,98 @@ def load_query_scene(folder: Path, model: Path | None = None, truth: Path | None
     return QueryScene(folder.resolve().name, images, views, queries, found)
 
 
+def evaluate(
+    scenes: Sequence[str | Path],
+    methods: Methods,
+    work: str | Path,
+    extract: ExtractConfig | None = None,
+    *,
+    model: str | Path | None = None,
+    truth: str | Path | None = None,
+    top: int = TOP,
+    pose: PoseConfig | None = None,
+    workers: int = 1,
+) -> Result:
+    """Measure matchers by the camera poses they lead to: each image among the others, or queries in Aachen's layout.
+
+    Args:
+        scenes: folders with images/ and gt/ or a COLMAP model, or with queries/ besides.
+        methods: matchers by name, or configurations (see `evaluation.methods.prepare`).
+        work: folder where features and matches are kept; what is there is not made again.
+        extract: how features are taken; None: what users of the pipeline get.
+        model: the COLMAP model of the one scene, where its folder has several or none.
+        truth: file of the queries' poses of the one scene.
+        top: similar images matched in large scenes.
+        pose: how poses are estimated.
+        workers: processes that extract and match.
+
+    Returns:
+        One row per method and image; `files["poses"]` are the files of poses.
+    """
+    folders, work = [Path(scene) for scene in scenes], Path(work)
+    extract, pose = extract or ExtractConfig(), pose or PoseConfig()
+    need("pycolmap", "evaluation of localization")
+    if top < 1:
+        raise LinGlueError(f"--top is {top}, expected at least 1")
+    loaded = _load_all(folders, *(None if path is None else Path(path) for path in (model, truth)))
+    prepared = prepare(methods, extract)
+    how = Measurement(prepared.ready, extract, pose, top, workers)
+    measured = [_measure(scene, work, how) for scene in loaded]
+    scores = {name: [score for m in measured for score in m.scores[name]] for name in prepared.ready}
+    problems = [problem for m in measured for problem in m.problems]
+    poses = [str(path) for m in measured for path in m.poses.values()]
+    summary, rows = summarise(scores), csv_rows(scores)
+    settings = {
+        **common_settings("localization", extract, prepared.settings),
+        "scenes": [str(folder) for folder in folders],
+        "top": top,
+        "pose": asdict(pose),
+    }
+    note = (
+        f"settings: {size_note(extract)}; known intrinsics; error at most {pose.max_error:g} px at a longer side of "
+        f"{REFERENCE_SIDE}, at least {pose.min_inliers} inliers, seed {pose.seed}; distances in the unit of the truth"
+    )
+    made, files = len(rows), {"poses": poses}
+    return Result(
+        "localization",
+        summary,
+        rows,
+        "images",
+        tables(summary),
+        note,
+        settings,
+        made,
+        0,
+        prepared.missing,
+        problems,
+        files,
+    )
+
+
+def _load_all(folders: Sequence[Path], model: Path | None, truth: Path | None) -> list[KnownScene | QueryScene]:
+    """All scenes are read before any is worked on, so that complaints come at once."""
+    check_scene_names(folders)
+    for option, value in (("--model", model), ("--truth", truth)):
+        if value is not None and len(folders) > 1:
+            raise LinGlueError(f"{option} is {value}, expected only with a single scene")
+    return [_load(folder, model, truth) for folder in folders]
+
+
+def _load(folder: Path, model: Path | None, truth: Path | None) -> KnownScene | QueryScene:
+    if is_query_scene(folder):
+        return load_query_scene(folder, model, truth)
+    if truth is not None:
+        raise LinGlueError(f"--truth is {truth}, expected only with a folder queries/, {folder} has none")
+    return load_known_scene(folder, model)
+
+
+def _measure(scene: KnownScene | QueryScene, work: Path, how: Measurement) -> Measured:
+    folder = Workspace(scene_folder(work, scene.name, how.extract))
+    if isinstance(scene, QueryScene):
+        return localize_scene(scene, folder, how)
+    return leave_one_out(scene, folder, how)
+
+
 def leave_one_out(scene: KnownScene, work: Workspace, how: Measurement) -> Measured:
     """Localize each image in the map of all others. Features and matches are made once, in the work folder."""
     if len(scene.views) < 3:
@@ -134,14 +213,14 @@ def leave_one_out(scene: KnownScene, work: Workspace, how: Measurement) -> Measu
         for name0, name1 in pairs:
             partners[name0].append(name1)
             partners[name1].append(name0)
-        for recipe in how.recipes:
-            with _matches(work, recipe, pairs, features, how) as matches:
-                database = _database(work, recipe, views, pairs, features, matches)
-                for name in _progress(names, recipe):
+        for method in how.methods:
+            with _matches(work, method, pairs, features, how) as matches:
+                database = _database(work, method, views, pairs, features, matches)
+                for name in _progress(names, method):
                     others = {other: view for other, view in views.items() if other != name}
                     points = ModelPoints.of(triangulate(database, others, how.pose.seed))
                     estimate = _localize(points, name, views[name].camera, partners[name], features, matches, how)
-                    found.setdefault(recipe.name, {})[name] = estimate
+                    found.setdefault(method, {})[name] = estimate
     truth = {name: view.cam_from_world for name, view in scene.views.items()}
     return _measured(scene.name, work, list(scene.views), truth, found, problems, whole_names=True)
 
@@ -164,13 +243,13 @@ def localize_scene(scene: QueryScene, work: Workspace, how: Measurement) -> Meas
             for name in queries
         }
         wanted = {make_pair(name, other) for name, others in partners.items() for other in others}
-        for recipe in how.recipes:
-            with _matches(work, recipe, sorted({*pairs, *wanted}), features, how) as matches:
-                database = _database(work, recipe, views, pairs, features, matches)
+        for method in how.methods:
+            with _matches(work, method, sorted({*pairs, *wanted}), features, how) as matches:
+                database = _database(work, method, views, pairs, features, matches)
                 points = ModelPoints.of(triangulate(database, views, how.pose.seed))
-                found[recipe.name] = {
+                found[method] = {
                     name: _localize(points, name, scene.queries[name], partners[name], features, matches, how)
-                    for name in _progress(queries, recipe)
+                    for name in _progress(queries, method)
                 }
     whole_names = len({PurePosixPath(name).name for name in scene.queries}) < len(scene.queries)
     return _measured(scene.name, work, list(scene.queries), scene.truth, found, problems, whole_names)
@@ -178,17 +257,8 @@ def localize_scene(scene: QueryScene, work: Workspace, how: Measurement) -> Meas
 
 def _extract(images: Path, names: Iterable[str], how: Measurement, store: FeatureStore) -> tuple[list[str], list[str]]:
     """The images that have features now, and a line about each of the others."""
-    photos, problems = [], []
-    for name in dict.fromkeys(names):
-        path = images / name
-        if not path.is_file():
-            problems.append(f"{name}: no such image in {images}, left out")
-            continue
-        sha256 = store.known_sha256(path) or file_sha256(path)
-        store.remember_sha256(path, sha256)
-        photos.append(Photo(name, path, sha256))
-    extracted = extract_photos(photos, how.extract, store, how.workers)
-    return [photo.name for photo in extracted.photos], [*problems, *extracted.problems]
+    done = extract_named(images, names, how.extract, store, how.workers)
+    return [image.name for image in done.images], done.problems
 
 
 def _check_sizes(images: Path, cameras: Mapping[str, pycolmap.Camera], store: FeatureStore) -> None:
@@ -207,12 +277,12 @@ def _map_pairs(names: Sequence[str], top: int, store: FeatureStore) -> list[Pair
 
 
 def _matches(
-    work: Workspace, recipe: MethodRecipe, pairs: Sequence[Pair], features: FeatureStore, how: Measurement
+    work: Workspace, method: str, pairs: Sequence[Pair], features: FeatureStore, how: Measurement
 ) -> MatchStore:
     """The matches of a method, all there."""
-    store = MatchStore(work.folder / f"matches-{recipe.name}.db")
+    store = MatchStore(matches_file(work.folder, method))
     try:
-        match_pairs(pairs, recipe, features, store, how.workers)
+        match_pairs(pairs, how.methods[method], features, store, how.workers)
     except BaseException:
         store.close()
         raise
@@ -221,13 +291,13 @@ def _matches(
 
 def _database(
     work: Workspace,
-    recipe: MethodRecipe,
+    method: str,
     views: Mapping[str, KnownView],
     pairs: Sequence[Pair],
     features: FeatureStore,
     matches: MatchStore,
 ) -> Path:
-    path = work.folder / f"database-{recipe.name}.db"
+    path = matches_file(work.folder, method).with_suffix(".colmap.db")
     write_known_database(path, views, features.get, pairs, lambda name0, name1: matches.get(name0, name1)[0])
     return path
 
@@ -245,8 +315,8 @@ def _localize(
     return estimate_pose(points, features.get(name).keypoints, found, camera, config=how.pose)
 
 
-def _progress(names: Sequence[str], recipe: MethodRecipe) -> Iterable[str]:
-    bar: Iterable[str] = tqdm(names, desc=f"localize ({recipe.name})", unit="image", disable=None)
+def _progress(names: Sequence[str], method: str) -> Iterable[str]:
+    bar: Iterable[str] = tqdm(names, desc=f"localize ({method})", unit="image", disable=None)
     return bar
 
 
@@ -271,103 +341,3 @@ def _measured(
         files[method] = work.folder.parent / f"poses-{method}.txt"
         write_poses(files[method], poses)
     return Measured(scores, files, problems)
-
-
-def score_image(scene: str, image: str, estimate: PoseEstimate | None, truth: Pose | None) -> ImageScore:
-    """Without an estimate the image could not even be used, which counts as failure."""
-    pose = None if estimate is None else estimate.cam_from_world
-    position = rotation = None
-    if truth is not None:
-        position = float("inf") if pose is None else float(np.linalg.norm(pose.centre - truth.centre))
-        rotation = float("inf") if pose is None else rotation_error(pose.rotation, truth.rotation)
-    if estimate is None:
-        return ImageScore(scene, image, position, rotation, 0, 0, "the image could not be used")
-    return ImageScore(scene, image, position, rotation, estimate.inliers, estimate.correspondences, estimate.reason)
-
-
-def within_name(metres: float, degrees: float) -> str:
-    """ "0.25 m 2°"."""
-    return f"{metres:g} m {degrees:g}°"
-
-
-def summarise(scores: Mapping[str, Sequence[ImageScore]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Per scene (and "all" of them, if several) and method: shares in [0, 1] and medians over images."""
-    scenes = list(dict.fromkeys(s.scene for images in scores.values() for s in images))
-    return {
-        scene: {method: _summary([s for s in images if scene in ("all", s.scene)]) for method, images in scores.items()}
-        for scene in (scenes if len(scenes) == 1 else [*scenes, "all"])
-    }
-
-
-def _summary(images: Sequence[ImageScore]) -> dict[str, Any]:
-    known = [(s.position_error, s.rotation_error) for s in images if s.position_error is not None]
-    errors = np.array(known, dtype=np.float64).reshape(-1, 2)
-    summary: dict[str, Any] = {
-        "images": len(images),
-        "localized": float(np.mean([s.reason is None for s in images])),
-        "inliers": float(np.median([s.inliers for s in images])),
-        "with_truth": len(errors),
-    }
-    if len(errors):
-        summary["within"] = {within_name(*limit): float((errors <= limit).all(axis=1).mean()) for limit in WITHIN}
-        summary["position_error"], summary["rotation_error"] = (float(v) for v in _median(errors))
-    return summary
-
-
-def _median(errors: np.ndarray) -> np.ndarray:
-    """(2,) per column; the larger of the two in the middle, so that infinite errors need no arithmetic."""
-    return np.sort(errors, axis=0)[len(errors) // 2]
-
-
-def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table]:
-    """Shares in percent, median errors, median inliers; dashes where the truth is not known."""
-    rows = []
-    for scene, methods in summary.items():
-        for method, values in methods.items():
-            within = values.get("within")
-            position, rotation = values.get("position_error"), values.get("rotation_error")
-            rows.append(
-                (
-                    scene,
-                    method,
-                    str(values["images"]),
-                    percent(values["localized"]),
-                    *(percent(within[within_name(*limit)]) if within else "–" for limit in WITHIN),
-                    _number(position, 3),
-                    _number(rotation, 3),
-                    f"{values['inliers']:.0f}",
-                )
-            )
-    header = (
-        "scene",
-        "method",
-        "images",
-        "localized %",
-        *(f"≤ {within_name(*limit)}" for limit in WITHIN),
-        "median m",
-        "median °",
-        "inliers",
-    )
-    return [Table(header, tuple(rows), labels=2)]
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None or not np.isfinite(value) else f"{value:.{digits}f}"
-
-
-def csv_rows(scores: Mapping[str, Sequence[ImageScore]]) -> list[dict[str, Any]]:
-    """One row per method and image."""
-    return [
-        {
-            "method": method,
-            "scene": s.scene,
-            "image": s.image,
-            "position_error": s.position_error,
-            "rotation_error": s.rotation_error,
-            "inliers": s.inliers,
-            "correspondences": s.correspondences,
-            "reason": s.reason,
-        }
-        for method, images in scores.items()
-        for s in images
-    ]

@@ -1,8 +1,8 @@
 """Real scenes with known cameras: relative pose AUC and epipolar precision.
 
-A scene is a folder with `images/` and `gt/IMAGE.txt`: width height, K (3x3), R (3x3) and t (3) with cam_from_world;
-lines that begin with # are comments. Pixel centres are at integers. Pixel thresholds are meant at a longer side of
-`REFERENCE_SIDE` and scaled to each original image, so that the size of the originals does not matter.
+A scene is a folder with `images/` and `gt/IMAGE.txt` (see `linglue.io.views`); `pairs.txt`, if there, lists its pairs.
+Pixel thresholds are meant at a longer side of `REFERENCE_SIDE` and scaled to each original image, so that the
+size of the originals does not matter.
 """
 
 from __future__ import annotations
@@ -13,56 +13,48 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from linglue.errors import LinGlueError
-from linglue.evaluation.estimators import RobustSettings, relative_pose
-from linglue.evaluation.methods import Method
-from linglue.evaluation.metrics import auc, direction_error, epipolar_distances, fundamental_matrix, rotation_error
-from linglue.evaluation.report import Table, percent, relative
-from linglue.evaluation.store import PROGRESS_DELAY, Pair, Prediction, Store, load_prediction
+from linglue.evaluation.estimators import RobustSettings, check_estimators, relative_pose, version
+from linglue.evaluation.methods import Methods, prepare
+from linglue.evaluation.metrics import auc
+from linglue.evaluation.result import Result, Table, percent, relative
+from linglue.evaluation.settings import (
+    TIME_NOTE,
+    check_scene_names,
+    common_settings,
+    extraction_note,
+    robust_note,
+)
+from linglue.evaluation.store import PROGRESS_DELAY, Pair, Prediction, Predictions
+from linglue.geometry.camera import Camera, View
+from linglue.geometry.epipolar import epipolar_distances, fundamental_matrix
+from linglue.geometry.pose import Pose, direction_error, rotation_error
 from linglue.io.images import IMAGE_SUFFIXES
-from linglue.types import ImageSize
+from linglue.io.pair_list import read_pairs
+from linglue.io.views import read_view
+from linglue.sfm.extract import ExtractConfig
 
 REFERENCE_SIDE = 1024  # pixels of the longer side at which thresholds are meant
 CORRECT = 3.0  # pixels: farther from its epipolar line in either image, a match is wrong
 AUC_THRESHOLDS = (5, 10, 20)  # degrees
 ESTIMATOR_THRESHOLD = 1.0  # pixels
-
-
-@dataclass(frozen=True, eq=False)
-class Camera:
-    """A calibrated view: x = K (R X + t)."""
-
-    size: ImageSize
-    k: NDArray[np.float64]  # (3, 3) pixels of the original image
-    rotation: NDArray[np.float64]  # (3, 3) cam_from_world
-    translation: NDArray[np.float64]  # (3,) cam_from_world
-
-    @property
-    def scale(self) -> float:
-        """Original pixels per pixel at the reference size."""
-        return max(self.size) / REFERENCE_SIDE
+MAX_GAP = 6  # pairs are at most this many images apart, unless a scene lists its own
 
 
 @dataclass(frozen=True, eq=False)
 class PosePair:
-    """Two views of a scene and their cameras."""
+    """Two images of a scene and where they were taken."""
 
     pair: Pair
-    camera0: Camera
-    camera1: Camera
+    view0: View
+    view1: View
 
     @property
-    def rotation(self) -> NDArray[np.float64]:
-        """(3, 3) of 1_from_0."""
-        return self.camera1.rotation @ self.camera0.rotation.T
-
-    @property
-    def translation(self) -> NDArray[np.float64]:
-        """(3,) of 1_from_0, in the unit of the scene."""
-        return self.camera1.translation - self.rotation @ self.camera0.translation
+    def one_from_zero(self) -> Pose:
+        """The true relative pose, in the unit of the scene."""
+        return self.view1.from_view(self.view0)
 
 
 @dataclass(frozen=True)
@@ -89,8 +81,14 @@ class PairScore:
         return max(self.rotation_error, self.translation_error)
 
 
-def load_scene(scene: Path, max_gap: int) -> list[PosePair]:
-    """All pairs of images at most `max_gap` apart in the order of their names, and their cameras."""
+def load_scene(scene: Path, max_gap: int = MAX_GAP) -> list[PosePair]:
+    """The pairs of a scene and their cameras.
+
+    Args:
+        scene: folder with images/ and gt/.
+        max_gap: pairs are all images at most this far apart in the order of their names, unless the scene has a file
+            pairs.txt that lists them.
+    """
     if max_gap < 1:
         raise LinGlueError(f"--max-gap is {max_gap}, expected at least 1")
     for folder in (scene, scene / "images", scene / "gt"):
@@ -99,44 +97,37 @@ def load_scene(scene: Path, max_gap: int) -> list[PosePair]:
     images = sorted(p for p in (scene / "images").iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
     if len(images) < 2:
         raise LinGlueError(f"{scene / 'images'}: holds {len(images)} images, expected at least 2")
-    cameras = [read_camera(scene / "gt" / f"{image.name}.txt") for image in images]
+    paths = {image.name: image for image in images}
+    views = {name: read_view(scene / "gt" / f"{name}.txt") for name in paths}
     group = scene.resolve().name
     pairs = []
-    for i in range(len(images)):
-        for j in range(i + 1, min(i + 1 + max_gap, len(images))):
-            pair = PosePair(Pair(group, images[i], images[j]), cameras[i], cameras[j])
-            if np.linalg.norm(pair.translation) < 1e-9:
-                raise LinGlueError(
-                    f"{scene}: {images[i].name} and {images[j].name} were taken from one place, "
-                    "expected pairs with a baseline"
-                )
-            pairs.append(pair)
+    for name0, name1 in _chosen_pairs(scene, list(paths), max_gap):
+        pair = PosePair(Pair(group, paths[name0], paths[name1]), views[name0], views[name1])
+        if np.linalg.norm(pair.one_from_zero.translation) < 1e-9:
+            raise LinGlueError(
+                f"{scene}: {name0} and {name1} were taken from one place, expected pairs with a baseline"
+            )
+        pairs.append(pair)
     return pairs
 
 
-def read_camera(path: Path) -> Camera:
-    """The camera in a gt file."""
-    layout = "width height, K (3x3), R (3x3), t (3)"
-    if not path.is_file():
-        raise LinGlueError(f"{path}: no such file, every image needs its camera: {layout}")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        values = np.array(" ".join(line for line in lines if not line.lstrip().startswith("#")).split(), np.float64)
-    except (OSError, ValueError) as error:
-        raise LinGlueError(f"{path}: not a text file of numbers, expected {layout}") from error
-    if values.size != 23 or not np.isfinite(values).all():
-        raise LinGlueError(f"{path}: holds {values.size} numbers, expected the 23 finite ones of {layout}")
-    k, rotation = values[2:11].reshape(3, 3), values[11:20].reshape(3, 3)
-    if min(k[0, 0], k[1, 1]) <= 0 or np.abs([k[1, 0], k[2, 0], k[2, 1], k[2, 2] - 1]).max() > 1e-9:
-        raise LinGlueError(f"{path}: K is {k.tolist()}, expected [[fx, s, cx], [0, fy, cy], [0, 0, 1]]")
-    if np.abs(rotation @ rotation.T - np.eye(3)).max() > 1e-3 or np.linalg.det(rotation) < 0:
-        raise LinGlueError(f"{path}: R is {rotation.tolist()}, expected a rotation matrix")
-    return Camera(ImageSize(int(values[0]), int(values[1])), k, rotation, values[20:])
+def _chosen_pairs(scene: Path, names: list[str], max_gap: int) -> list[tuple[str, str]]:
+    listed = scene / "pairs.txt"
+    if not listed.is_file():
+        return [(names[i], other) for i in range(len(names)) for other in names[i + 1 : i + 1 + max_gap]]
+    pairs = read_pairs(listed)
+    if not pairs:
+        raise LinGlueError(f"{listed}: holds no pair, expected at least one")
+    unknown = next((name for pair in pairs for name in pair if name not in names), None)
+    if unknown is not None:
+        raise LinGlueError(f"{listed}: {unknown!r} is no image of the scene, expected names in {scene / 'images'}")
+    return pairs
 
 
 def score_pair(truth: PosePair, prediction: Prediction, robust: RobustSettings) -> PairScore:
     """`robust.threshold` is in pixels at the reference size, like CORRECT."""
-    camera0, camera1 = truth.camera0, truth.camera1
+    camera0, camera1 = truth.view0.camera, truth.view1.camera
+    scale0, scale1 = _scale(camera0), _scale(camera1)
     for image, camera, size in (
         (truth.pair.image0, camera0, prediction.image_size0),
         (truth.pair.image1, camera1, prediction.image_size1),
@@ -146,22 +137,14 @@ def score_pair(truth: PosePair, prediction: Prediction, robust: RobustSettings) 
                 f"{image}: image is {size[0]}x{size[1]} pixels, its camera was calibrated for "
                 f"{camera.size[0]}x{camera.size[1]}; expected the same size"
             )
-    fundamental = fundamental_matrix(camera0.k, camera1.k, truth.rotation, truth.translation)
+    fundamental = fundamental_matrix(truth.view0, truth.view1)
     distance0, distance1 = epipolar_distances(fundamental, prediction.points0, prediction.points1)
-    distance = np.maximum(distance0 / camera0.scale, distance1 / camera1.scale)  # (K,) pixels at the reference size
+    distance = np.maximum(distance0 / scale0, distance1 / scale1)  # (K,) pixels at the reference size
     rotation = translation = float("inf")
-    pose = relative_pose(
-        prediction.points0,
-        prediction.points1,
-        camera0.k,
-        camera1.k,
-        (camera0.size, camera1.size),
-        robust,
-        scale=(camera0.scale + camera1.scale) / 2,
-    )
+    pose = relative_pose(prediction.points0, prediction.points1, camera0, camera1, robust, scale=(scale0 + scale1) / 2)
     if pose is not None:
-        rotation = rotation_error(pose.rotation, truth.rotation)
-        translation = direction_error(pose.translation, truth.translation)
+        rotation = rotation_error(pose.rotation, truth.one_from_zero.rotation)
+        translation = direction_error(pose.translation, truth.one_from_zero.translation)
     return PairScore(
         truth.pair.name,
         truth.pair.group,
@@ -174,16 +157,70 @@ def score_pair(truth: PosePair, prediction: Prediction, robust: RobustSettings) 
     )
 
 
-def score(
-    truths: Sequence[PosePair], methods: Sequence[Method], store: Store, robust: RobustSettings
-) -> dict[str, list[PairScore]]:
-    """Per method the scores of all pairs, from the saved predictions only."""
-    scores: dict[str, list[PairScore]] = {method.name: [] for method in methods}
-    work = [(method, truth) for method in methods for truth in truths]
-    for method, truth in tqdm(work, desc="scoring", unit="pair", disable=None, delay=PROGRESS_DELAY):
-        prediction = load_prediction(store.path(method, truth.pair))
-        scores[method.name].append(score_pair(truth, prediction, robust))
-    return scores
+def _scale(camera: Camera) -> float:
+    """Original pixels per pixel at the reference size."""
+    return max(camera.size) / REFERENCE_SIDE
+
+
+def evaluate(
+    scenes: Sequence[str | Path],
+    methods: Methods,
+    work: str | Path,
+    extract: ExtractConfig | None = None,
+    *,
+    max_gap: int = MAX_GAP,
+    threshold: float = ESTIMATOR_THRESHOLD,
+    seed: int = 0,
+) -> Result:
+    """Measure matchers on scenes with known cameras: relative pose AUC and epipolar precision.
+
+    Args:
+        scenes: folders with images/ and gt/, and maybe pairs.txt.
+        methods: matchers by name, or configurations (see `evaluation.methods.prepare`).
+        work: folder where features and matches are kept; what is there is not made again.
+        extract: how features are taken; None: SIFT, 2048 keypoints, longer side 1024.
+        max_gap: pairs are at most this many images apart, where a scene has no pairs.txt.
+        threshold: inlier threshold of the estimator in pixels at a longer side of REFERENCE_SIDE.
+        seed: of the estimator.
+
+    Returns:
+        One row per method and pair; a table per scene and of all scenes.
+    """
+    folders, work = [Path(scene) for scene in scenes], Path(work)
+    extract = extract or ExtractConfig(max_keypoints=2048, resize=1024)
+    check_estimators(["poselib"])
+    check_scene_names(folders)
+    loaded = [load_scene(scene, max_gap) for scene in folders]
+    prepared = prepare(methods, extract)
+    robust = RobustSettings(threshold, seed)
+    made = 0
+    scores: dict[str, list[PairScore]] = {name: [] for name in prepared.ready}
+    for truths in tqdm(loaded, desc="pose", unit="scene", disable=None, delay=PROGRESS_DELAY):
+        pairs = [truth.pair for truth in truths]
+        predictions = Predictions(work, pairs[0].group, extract)
+        made += predictions.make(pairs, prepared.ready)
+        for name in prepared.ready:
+            for truth, prediction in zip(truths, predictions.load(pairs, name), strict=True):
+                scores[name].append(score_pair(truth, prediction, robust))
+    summary = summarise(scores)
+    settings = {
+        **common_settings("pose", extract, prepared.settings, robust),
+        "scenes": [str(scene) for scene in folders],
+        "max_gap": max_gap,
+        "estimators": {"poselib": version("poselib")},
+        "pixels": f"at a longer side of {REFERENCE_SIDE}",
+        "correct": f"symmetric epipolar distance <= {CORRECT} px",
+    }
+    note = (
+        f"{extraction_note(extract, list(summary.values())[-1])}, at most {max_gap} images apart or as listed; "
+        f"thresholds at a longer side of {REFERENCE_SIDE}, correct: at most {CORRECT:g} px from the epipolar line in "
+        f"both images; relative pose by {version('poselib')}, {robust_note(robust)}; error: larger of rotation and "
+        f"translation direction, whose sign is ignored\n{TIME_NOTE}"
+    )
+    rows = csv_rows(scores)
+    return Result(
+        "pose", summary, rows, "pairs", tables(summary), note, settings, made, len(rows) - made, prepared.missing
+    )
 
 
 def summarise(scores: Mapping[str, Sequence[PairScore]]) -> dict[str, dict[str, dict[str, Any]]]:

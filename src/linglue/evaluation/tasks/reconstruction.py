@@ -11,27 +11,33 @@ is not made again.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from linglue.core.atomic import atomic_path
 from linglue.core.fingerprint import code_sha256, settings_hash
+from linglue.core.optional import need
 from linglue.errors import LinGlueError
 from linglue.evaluation.colmap_sift import ColmapConfig, reconstruct_by_colmap
 from linglue.evaluation.known_poses import KnownScene, load_known_scene
-from linglue.evaluation.recipes import MethodRecipe, scene_folder
-from linglue.evaluation.report import Table
-from linglue.io.colmap_database import open_database
+from linglue.evaluation.methods import Methods, Prepared, prepare
+from linglue.evaluation.result import Result, Table
+from linglue.evaluation.settings import check_scene_names, common_settings, size_note
+from linglue.evaluation.store import matches_file, scene_folder
+from linglue.io.colmap.database import open_database
 from linglue.io.pair_list import read_pairs
+from linglue.matcher import MatcherConfig
 from linglue.sfm.cameras import CameraConfig
-from linglue.sfm.extract import ExtractConfig, extract_photos
+from linglue.sfm.extract import ExtractConfig, extract_images
 from linglue.sfm.map import MappingConfig
 from linglue.sfm.reconstruct import ReconstructConfig, reconstruct
-from linglue.sfm.scan import check_images, survey
+from linglue.sfm.scan import check_images, scan_images
 from linglue.sfm.sparse_model import ModelStatistics, aligned_errors, read_model
 from linglue.sfm.summary import Summary
 from linglue.sfm.workspace import Workspace
@@ -41,9 +47,10 @@ BASE = "linglue"  # the method whose time others are compared with
 _MODEL_CODE = (
     "evaluation/colmap_sift.py",
     "geometry/colmap.py",
-    "io/colmap_database.py",
+    "geometry/pixels.py",
+    "io/colmap/database.py",
     "sfm/map.py",
-    "sfm/places.py",
+    "sfm/map_stores.py",
 )
 
 
@@ -51,7 +58,7 @@ _MODEL_CODE = (
 class Measurement:
     """How scenes are reconstructed, the same for all methods."""
 
-    recipes: Sequence[MethodRecipe]
+    methods: Mapping[str, MatcherConfig]  # by the name to show
     extract: ExtractConfig
     mapping: MappingConfig
     workers: int
@@ -85,7 +92,7 @@ class _SharedWorkspace(Workspace):
 
     @property
     def matches_file(self) -> Path:
-        return self.above / f"matches-{self.folder.name}.db"
+        return matches_file(self.above, self.folder.name)
 
 
 def load_scene(folder: Path) -> KnownScene:
@@ -97,16 +104,84 @@ def load_scene(folder: Path) -> KnownScene:
     return KnownScene(folder.resolve().name, images, {})
 
 
+def evaluate(
+    scenes: Sequence[str | Path],
+    methods: Methods,
+    work: str | Path,
+    extract: ExtractConfig | None = None,
+    *,
+    seed: int = 0,
+    workers: int = 1,
+) -> Result:
+    """Measure matchers by the sparse models they lead to (ETH protocol): images, points, tracks, errors.
+
+    Args:
+        scenes: folders with images/ and gt/ (known intrinsics, true poses), or any folders of images.
+        methods: matchers by name, or configurations; the name "colmap" stands for COLMAP's own pipeline.
+        work: folder where features, matches and models are kept; what is there is not made again.
+        extract: how features are taken; None: what users of the pipeline get.
+        seed: of verification and mapper.
+        workers: processes that extract and match.
+
+    Returns:
+        One row per method and camera with a true pose; a table with one line per scene and method.
+    """
+    folders, work, extract = [Path(scene) for scene in scenes], Path(work), extract or ExtractConfig()
+    version = need("pycolmap", "evaluation of reconstruction").__version__
+    check_scene_names(folders)
+    loaded = [load_scene(folder) for folder in folders]
+    named = methods if isinstance(methods, Mapping) else [method for method in methods if method != COLMAP]
+    prepared = prepare(named, extract) if named else Prepared({}, {}, {})
+    # As many as one of our workers has, so that times per pair can be compared.
+    threads = torch.get_num_threads() if workers == 1 else max(1, (os.cpu_count() or 1) // workers)
+    colmap = ColmapConfig(extract.max_keypoints, extract.resize, threads, seed) if COLMAP in methods else None
+    how = Measurement(prepared.ready, extract, MappingConfig(seed=seed), workers, colmap)
+    scores = [score for scene in loaded for score in measure(scene, work, how)]
+    summary, made = summarise(scores), sum(score.made for score in scores)
+    settings = {
+        **common_settings("reconstruction", extract, prepared.settings),
+        "scenes": [str(scene) for scene in folders],
+        "seed": seed,
+        "colmap": version,
+    }
+    reasons = [f"{s.scene}, {s.method}: {s.reason}" for s in scores if s.reason is not None]
+    return Result(
+        "reconstruction",
+        summary,
+        csv_rows(scores),
+        "cameras",
+        tables(summary),
+        _note(extract, seed, colmap is not None),
+        settings,
+        made,
+        len(scores) - made,
+        prepared.missing,
+        reasons,
+    )
+
+
+def _note(extract: ExtractConfig, seed: int, with_colmap: bool) -> str:
+    """How the table came about."""
+    note = (
+        f"settings: {size_note(extract)}, seed {seed}; same features, pairs, verification, mapper and robust "
+        "refinement for all matchers; known intrinsics given where a scene has gt/; mm if its truth is in metres, "
+        "after the best similarity; time: median of matching a pair"
+    )
+    if with_colmap:
+        note += (
+            f"\n{COLMAP}: its own CPU SIFT, matcher (all pairs, mean time) and mapper with default options, without "
+            "our refinement; it keeps whole scales of its SIFT, so more keypoints than allowed"
+        )
+    return note
+
+
 def measure(scene: KnownScene, work: Path, how: Measurement) -> list[ModelScore]:
     """The scores of all methods on a scene; models and all before them are made where the work folder lacks them."""
     above = scene_folder(work, scene.name, how.extract)
     models = above / f"models-{settings_hash({'code': code_sha256(*_MODEL_CODE), **asdict(how.mapping)})}"
     with Workspace(above).locked():
         cameras = CameraConfig(intrinsics=_write_intrinsics(above / "intrinsics.txt", scene))
-        scores = [
-            _by_method(scene, _SharedWorkspace(models / recipe.name, above), recipe, cameras, how)
-            for recipe in how.recipes
-        ]
+        scores = [_by_method(scene, _SharedWorkspace(models / name, above), name, cameras, how) for name in how.methods]
         if how.colmap is not None:
             scores.append(_by_colmap(scene, _SharedWorkspace(models / COLMAP, above), how, how.colmap))
     return scores
@@ -125,22 +200,25 @@ def _write_intrinsics(path: Path, scene: KnownScene) -> str | None:
     return str(path)
 
 
-def _by_method(
-    scene: KnownScene, work: Workspace, recipe: MethodRecipe, cameras: CameraConfig, how: Measurement
-) -> ModelScore:
+def _by_method(scene: KnownScene, work: Workspace, method: str, cameras: CameraConfig, how: Measurement) -> ModelScore:
     """The score of a matcher, with all of our pipeline around it."""
     config = ReconstructConfig(
-        extract=how.extract, matcher=recipe, cameras=cameras, mapping=how.mapping, workers=how.workers, pictures=False
+        extract=how.extract,
+        matcher=how.methods[method],
+        cameras=cameras,
+        mapping=how.mapping,
+        workers=how.workers,
+        pictures=False,
     )
     before = _written(work.summary)
     try:
         summary = reconstruct(scene.images, work, config)
     except LinGlueError as error:
-        return _failed(scene, recipe.name, error)
+        return _failed(scene, method, error)
     with work.matches() as matches:
         all_seconds = matches.seconds()
     seconds = float(np.median([all_seconds[pair] for pair in read_pairs(work.pairs)]))
-    return _score(scene, recipe.name, work, summary, seconds, made=_written(work.summary) != before)
+    return _score(scene, method, work, summary, seconds, made=_written(work.summary) != before)
 
 
 def _by_colmap(scene: KnownScene, work: Workspace, how: Measurement, config: ColmapConfig) -> ModelScore:
@@ -149,8 +227,8 @@ def _by_colmap(scene: KnownScene, work: Workspace, how: Measurement, config: Col
     before = _written(work.summary)
     try:
         with work.features() as features:
-            found = survey(scene.images, features)
-            photos = extract_photos(found.photos, how.extract, features, how.workers).photos
+            found = scan_images(scene.images, features)
+            photos = extract_images(found.images, how.extract, features, how.workers).images
         cameras = {name: view.camera for name, view in scene.views.items()}
         summary = reconstruct_by_colmap(scene.images, photos, cameras, work, config)
     except LinGlueError as error:

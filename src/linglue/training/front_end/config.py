@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from linglue.errors import LinGlueError
@@ -44,7 +44,7 @@ class FrontEndConfig:
     """The whole file."""
 
     output: Path = Path("run")  # checkpoint, log, plot and the finished weights
-    start: Path | None = None  # weights to go on from
+    start: Path | None = None  # weights to start from
     validate_every: int = 500  # steps
     checkpoint_every: int = 100
     validation_pairs: int = 40
@@ -54,12 +54,31 @@ class FrontEndConfig:
     learning: LearningConfig = field(default_factory=LearningConfig)
 
     def __post_init__(self) -> None:
-        if self.crops.side < 96 or self.crops.side % 32:
-            raise LinGlueError(f"crops.side is {self.crops.side}, expected a multiple of 32 from 96 on")
+        crops, learning, lessons = self.crops, self.learning, self.lessons
+        _check("crops.side", crops.side, crops.side >= 96 and crops.side % 32 == 0, "a multiple of 32 from 96 on")
+        for name in ("magnification", "strength"):
+            low, high = getattr(crops, name)
+            _check(f"crops.{name}", [low, high], 0 < low <= high, "two positive numbers, the smaller first")
+        for name in ("scale", "stretch"):
+            _check(f"crops.{name}", getattr(crops, name), getattr(crops, name) >= 1, "at least 1")
+        _check("crops.rotation", crops.rotation, 0 <= crops.rotation <= 180, "0 to 180 degrees")
+        shares = crops.any_rotation, crops.upright
+        _check("crops.any_rotation and upright", shares, min(shares) >= 0 and sum(shares) <= 1, "shares of 1 together")
+        _check("crops.perspective", crops.perspective, 0 <= crops.perspective < 1, "at least 0 and below 1")
+        for name, weight in asdict(self.losses).items():
+            _check(f"losses.{name}", weight, weight >= 0, "at least 0")
         for name in ("steps", "batch", "points"):
-            if getattr(self.learning, name) < 1:
-                raise LinGlueError(f"learning.{name} is {getattr(self.learning, name)}, expected at least 1")
-        if not 0 < self.learning.rate < 1:
-            raise LinGlueError(f"learning.rate is {self.learning.rate}, expected a number between 0 and 1")
-        if min(self.validate_every, self.checkpoint_every, self.validation_pairs) < 1:
-            raise LinGlueError("validate_every, checkpoint_every and validation_pairs must be at least 1")
+            _check(f"learning.{name}", getattr(learning, name), getattr(learning, name) >= 1, "at least 1")
+        _check("learning.rate", learning.rate, 0 < learning.rate < 1, "a number between 0 and 1")
+        _check("learning.clip", learning.clip, learning.clip > 0, "more than 0")
+        _check("learning.average", learning.average, 0 <= learning.average < 1, "at least 0 and below 1")
+        _check("lessons.photos", list(lessons.photos), len(lessons.photos) > 0, "at least one folder")
+        _check("lessons.held_out", lessons.held_out, 0 < lessons.held_out < 1, "a share between 0 and 1")
+        _check("lessons.keypoints", lessons.keypoints, lessons.keypoints >= 1, "at least 1")
+        for name in ("validate_every", "checkpoint_every", "validation_pairs"):
+            _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+
+
+def _check(name: str, value: object, good: bool, expected: str) -> None:
+    if not good:
+        raise LinGlueError(f"{name} is {value}, expected {expected}")

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from linglue.geometry.homography import apply
 from linglue.io.images import Image, to_grey
 from linglue.training.front_end.lessons import Lesson
-from linglue.training.sources.photometric import PhotometricConfig, perturb
-from linglue.training.sources.warp import Matrix, apply, pyramid, warp
+from linglue.training.images.photometric import PhotometricConfig, perturb
+from linglue.training.images.warp import Matrix, pyramid, warp
 from linglue.types import ImageSize
 
 ATTEMPTS = 12  # pairs of crops drawn of one pair of photographs before the one with most in common is taken
@@ -60,7 +61,10 @@ def draw_crops(
         middle = matches[int(rng.integers(len(matches)))]
         centres = [lessons[k].keypoints[middle[k]] for k in (0, 1)]
         matrices = _matrices(centres, config, rng)
-        seen = [_inside(apply(matrices[k], lessons[k].keypoints[matches[:, k]]), config.side) for k in (0, 1)]
+        seen = [
+            _inside(apply(matrices[k], lessons[k].keypoints[matches[:, k]], front_only=True), config.side)
+            for k in (0, 1)
+        ]
         common = int((seen[0] & seen[1]).sum())
         if common > best[0]:
             best = (common, matrices)
@@ -109,7 +113,7 @@ def _crop(photo: Image, lesson: Lesson, matrix: Matrix, config: CropConfig, rng:
         levels, np.asarray(np.linalg.inv(matrix), dtype=np.float64), ImageSize(config.side, config.side)
     )
     light = replace(PhotometricConfig(), strength=rng.uniform(*config.strength))
-    points = apply(matrix, lesson.keypoints)
+    points = apply(matrix, lesson.keypoints, front_only=True)
     ids = np.flatnonzero(_inside(points, config.side))
     return Crop(
         image=to_grey(perturb(image, rng, light)),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from linglue.core.atomic import atomic_path
 from linglue.core.fingerprint import file_sha256
 from linglue.features.base import Extractor
 from linglue.io.images import read_image, shrink
+from linglue.training.front_end.progress import Progress
 
 LONGER_SIDE = 800  # pixels at which teacher and student see a photograph
 
@@ -36,7 +37,7 @@ class Lessons(Sequence[Lesson]):
         self._files = [
             folder / f"{teacher_sha256[:8]}-{keypoints}-{file_sha256(photo)[:16]}.npz" for photo in self.photos
         ]
-        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
 
     def __len__(self) -> int:
         return len(self.photos)
@@ -45,15 +46,23 @@ class Lessons(Sequence[Lesson]):
         with np.load(self._files[index]) as arrays:
             return Lesson(arrays["keypoints"], arrays["scores"].astype(np.float32), arrays["descriptors"])
 
+    @property
+    def fingerprint(self) -> str:
+        """Differs when an image, the teacher or the number of keypoints does."""
+        return hashlib.sha256("\n".join(file.name for file in self._files).encode()).hexdigest()
+
     def prepare(self, teacher: Extractor) -> None:
         """Let the teacher look at every photograph that has no lesson yet."""
+        self._folder.mkdir(parents=True, exist_ok=True)
         missing = [i for i, file in enumerate(self._files) if not file.is_file()]
-        for i in tqdm(missing, desc="lessons", unit="photo", disable=None):
-            found = teacher.extract(shrink(read_image(self.photos[i]), LONGER_SIDE), self.keypoints)
-            with atomic_path(self._files[i]) as partial:
-                np.savez(
-                    partial,
-                    keypoints=found.keypoints,
-                    scores=found.scores.astype(np.float16),
-                    descriptors=found.descriptors.astype(np.float16),
-                )
+        with Progress("lessons", len(self), len(self) - len(missing)) as progress:
+            for i in missing:
+                found = teacher.extract(shrink(read_image(self.photos[i]), LONGER_SIDE), self.keypoints)
+                with atomic_path(self._files[i]) as partial:
+                    np.savez(
+                        partial,
+                        keypoints=found.keypoints,
+                        scores=found.scores.astype(np.float16),
+                        descriptors=found.descriptors.astype(np.float16),
+                    )
+                progress.advance()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from linglue.features.linpoint import refine
+from linglue.geometry.pixels import unit_from_pixel
 
 SPREAD = 1.0  # pixels: standard deviation of a keypoint's heat
 NEAR = 4.0  # pixels: a point that close to the right one is neither right nor wrong
@@ -67,7 +68,7 @@ def repeat_loss(logits0: Tensor, logits1: Tensor, one_from_zero: Tensor, covered
     y, x = torch.meshgrid(step, step, indexing="ij")
     at = torch.stack([x, y, torch.ones_like(x)], dim=-1)  # (S, S, 3)
     mapped = torch.einsum("bij,yxj->byxi", one_from_zero, at)
-    grid = 2 * (mapped[..., :2] / mapped[..., 2:].clamp(min=1e-6) + 0.5) / side - 1  # (B, S, S, 2)
+    grid = unit_from_pixel(mapped[..., :2] / mapped[..., 2:].clamp(min=1e-6), side)  # (B, S, S, 2)
     seen = covered & (grid.abs() < 1).all(-1) & (mapped[..., 2] > 0)
     heat0 = logits0.sigmoid() * seen
     heat1 = F.grid_sample(logits1.sigmoid()[:, None], grid, align_corners=False)[:, 0] * seen

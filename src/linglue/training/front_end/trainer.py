@@ -10,28 +10,33 @@ import hashlib
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from linglue.core.atomic import atomic_path
 from linglue.core.fingerprint import file_sha256
 from linglue.errors import LinGlueError
-from linglue.features import make_extractor
+from linglue.features import FRONT_ENDS, make_extractor
 from linglue.features.linpoint import LinPointNet, load_linpoint, save_linpoint
+from linglue.features.weights import find_weights
 from linglue.io.images import IMAGE_SUFFIXES, Image, read_image, shrink
 from linglue.training.front_end.config import FrontEndConfig, LessonConfig
 from linglue.training.front_end.crops import Crop, draw_crops
 from linglue.training.front_end.lessons import LONGER_SIDE, Lesson, Lessons
 from linglue.training.front_end.objective import Batch, Objective, collate
-from linglue.training.front_end.validation import Scores, ValidationPair, make_validation, validate
+from linglue.training.front_end.progress import Progress
+from linglue.training.front_end.validation import Scores, make_validation, validate
 from linglue.training.log import append_row, plot
+from linglue.training.sources.interface import ImagePair
 from linglue.types import IndexArray
 
+LENGTH = ("steps", "cooldown")  # settings of the learning that may differ when a run is resumed
+KEPT = 1024  # images and lessons in memory; images take 1.4 MB each
 FEWEST = 40  # matches a pair of crops must have in common to be learned from
 
 
@@ -56,19 +61,16 @@ def find_photos(config: LessonConfig) -> tuple[list[Path], list[Path]]:
 
 
 class Trainer:
-    """A student on its way; `run` goes on from the checkpoint in the output folder if there is one."""
+    """A student on its way; resumes from the checkpoint in the output folder if there is one.
+
+    Args:
+        config: the run. What is wrong with it, or with what it names, is said before anything is written.
+    """
 
     def __init__(self, config: FrontEndConfig) -> None:
         self.config = config
         train, held_out = find_photos(config.lessons)
-        config.output.mkdir(parents=True, exist_ok=True)
         teacher = make_extractor(config.lessons.teacher, config.lessons.teacher_weights)
-        identity = config.lessons.teacher
-        if config.lessons.teacher_weights is not None:
-            identity = file_sha256(config.lessons.teacher_weights)
-        self.lessons = Lessons(config.lessons.folder, train, identity, config.lessons.keypoints)
-        self.lessons.prepare(teacher)
-        self.validation: Sequence[ValidationPair] = make_validation(held_out, config.validation_pairs)
         torch.manual_seed(config.learning.seed)
         net = load_linpoint(config.start) if config.start is not None else LinPointNet()
         self.objective = Objective(net, config.losses, teacher.dim)
@@ -78,9 +80,13 @@ class Trainer:
             self.objective.parameters(), lr=config.learning.rate, weight_decay=config.learning.weight_decay
         )
         self.step, self.seconds, self.best = 0, 0.0, -1.0
-        self.photo = lru_cache(maxsize=4096)(self._photo)
-        self.lesson = lru_cache(maxsize=4096)(self._lesson)
+        self.lessons = Lessons(config.lessons.folder, train, teacher_sha256(config.lessons), config.lessons.keypoints)
         self._resume()
+        config.output.mkdir(parents=True, exist_ok=True)
+        self.lessons.prepare(teacher)
+        self.validation: Sequence[ImagePair] = make_validation(held_out, config.validation_pairs)
+        self.photo = lru_cache(maxsize=KEPT)(self._photo)
+        self.lesson = lru_cache(maxsize=KEPT)(self._lesson)
 
     @property
     def checkpoint(self) -> Path:
@@ -94,15 +100,16 @@ class Trainer:
         """Train to the last step; validate, log and save on the way."""
         o = self.config.learning
         recent: dict[str, list[float]] = {}
-        with tqdm(total=o.steps, initial=self.step, unit="step", disable=None) as bar:
+        with Progress("steps", o.steps, self.step) as progress:
             while self.step < o.steps:
                 start = time.monotonic()
-                for name, value in self._take_step().items():
+                losses = self._take_step()
+                for name, value in losses.items():
                     recent.setdefault(name, []).append(value)
                 self.seconds += time.monotonic() - start
-                bar.update()
+                progress.advance(f"loss {sum(losses.values()):.3f}")
                 if self.step % self.config.validate_every == 0 or self.step == o.steps:
-                    self._validate({name: float(np.mean(values)) for name, values in recent.items()})
+                    progress.line(self._validate({name: float(np.mean(values)) for name, values in recent.items()}))
                     recent = {}
                 if self.step % self.config.checkpoint_every == 0 or self.step == o.steps:
                     self._save()
@@ -156,7 +163,8 @@ class Trainer:
                     slow.copy_(fast[name])
         return {name: float(value.detach()) for name, value in losses.items()}
 
-    def _validate(self, losses: dict[str, float]) -> None:
+    def _validate(self, losses: dict[str, float]) -> str:
+        """Log the mean losses since the last time and the scores; keep the best weights. Returns a line about it."""
         scores: Scores = validate(self.average, self.validation)
         row = {"step": float(self.step), "loss": sum(losses.values())}
         row |= {f"loss_{name}": value for name, value in losses.items()}
@@ -164,11 +172,11 @@ class Trainer:
         append_row(self.config.output / "log.csv", row)
         plot(self.config.output / "log.csv", self.config.output / "log.png")
         text = ", ".join(f"{name} {value:.3f}" for name, value in scores._asdict().items())
-        tqdm.write(f"step {self.step}, {self.seconds / 3600:.2f} h: {text}")
         if scores.recall > self.best:
             self.best = scores.recall
             seen = self.step * self.config.learning.batch
             save_linpoint(self.weights, self.average, f"{seen} pairs of crops, {self.seconds / 3600:.1f} h; {text}")
+        return f"step {self.step}, {self.seconds / 3600:.2f} h: {text}"
 
     def _save(self) -> None:
         state = {
@@ -178,6 +186,7 @@ class Trainer:
             "step": self.step,
             "seconds": self.seconds,
             "best": self.best,
+            "settings": self._settings(),
         }
         with atomic_path(self.checkpoint) as partial:
             torch.save(state, partial)
@@ -185,15 +194,53 @@ class Trainer:
     def _resume(self) -> None:
         if not self.checkpoint.is_file():
             return
-        state = torch.load(self.checkpoint, weights_only=True)
+        try:
+            state = torch.load(self.checkpoint, weights_only=True)
+        except Exception as error:  # torch.load raises many unrelated types on files that are no checkpoints
+            raise LinGlueError(f"{self.checkpoint}: cannot be read, expected a checkpoint; remove it") from error
+        mine = self._settings()
+        others = state.get("settings", mine)  # checkpoints of the first runs have none
+        different = [name for name in mine if others.get(name) != mine[name]]
+        if different:
+            raise LinGlueError(
+                f"{self.checkpoint}: made with another {', '.join(different)}; expected the same configuration, "
+                "or another output"
+            )
         self.objective.load_state_dict(state["objective"])
         self.average.load_state_dict(state["average"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.step, self.seconds, self.best = state["step"], state["seconds"], state["best"]
 
+    def _settings(self) -> dict[str, str]:
+        """What must stay the same when a run is resumed, as text; only its length may change."""
+        learning = {name: value for name, value in asdict(self.config.learning).items() if name not in LENGTH}
+        start = self.config.start
+        return {
+            "lessons": self.lessons.fingerprint,
+            "crops": repr(self.config.crops),
+            "losses": repr(self.config.losses),
+            "learning": repr(learning),
+            "start": "" if start is None else file_sha256(start),
+        }
+
+
+def teacher_sha256(config: LessonConfig) -> str:
+    """Of the teacher's weights, or of its name if it has none."""
+    facts = FRONT_ENDS.get(config.teacher)
+    if config.teacher_weights is not None or (facts is not None and facts.needs_weights):
+        return file_sha256(find_weights(config.teacher, config.teacher_weights))
+    return hashlib.sha256(config.teacher.encode()).hexdigest()
+
 
 def train_features(config: FrontEndConfig) -> Path:
-    """The whole of `linglue train-features`. Returns the weights of the best validation."""
+    """The whole of `linglue train-features`.
+
+    Args:
+        config: the run; `linglue.training.config.read_toml(path, FrontEndConfig)` reads one.
+
+    Returns:
+        The file with the weights of the best validation, for `make_extractor("linpoint", file)`.
+    """
     trainer = Trainer(config)
     trainer.run()
     return trainer.weights

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from linglue.features.linpoint import LinPointNet, detect, to_padded
+from linglue.features.linpoint import LinPointNet, detect, to_tensor
 from linglue.io.images import Image
-from linglue.training.sources.homography import HomographyConfig, HomographyGenerator
-from linglue.training.sources.pairs import ImagePair
-from linglue.training.sources.photos import Photos
+from linglue.training.images.photos import Photos
+from linglue.training.sources.homography import HomographyConfig, HomographySource
+from linglue.training.sources.interface import ImagePair
 from linglue.types import ImageSize
 
 KEYPOINTS = 1024
@@ -40,26 +40,23 @@ class Found:
     descriptors: NDArray[np.float32]  # (N, D)
 
 
-ValidationPair = ImagePair
-
-
-def make_validation(photos: Sequence[Path], count: int) -> list[ValidationPair]:
+def make_validation(photos: Sequence[Path], count: int) -> list[ImagePair]:
     """The same pairs of views for the same photographs, always."""
-    generator = HomographyGenerator(HomographyConfig(longer_side=(480, 720), overlap=(0.3, 0.95)))
+    generator = HomographySource(HomographyConfig(longer_side=(480, 720), overlap=(0.3, 0.95)))
     source = Photos(photos)
-    return [generator.sample(source, np.random.default_rng((7, i))) for i in range(count)]
+    return [generator.sample(source, np.random.default_rng((7, i))).pair() for i in range(count)]
 
 
 def find(net: LinPointNet, image: Image) -> Found:
     """Keypoints of an image by a network in evaluation mode."""
-    maps = net(to_padded(image))
+    maps = net(to_tensor(image))
     keypoints, _ = detect(maps, 0, ImageSize(image.shape[1], image.shape[0]), KEYPOINTS)
     number = torch.zeros(len(keypoints), dtype=torch.int64)
     return Found(keypoints.numpy(), net.describe(maps, number, keypoints).numpy())
 
 
 @torch.inference_mode()
-def validate(net: LinPointNet, pairs: Sequence[ValidationPair]) -> Scores:
+def validate(net: LinPointNet, pairs: Sequence[ImagePair]) -> Scores:
     """Scores of a network on pairs of `make_validation`."""
     net.eval()
     scores = [score(pair, find(net, pair.image0), find(net, pair.image1)) for pair in pairs]

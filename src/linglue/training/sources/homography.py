@@ -1,20 +1,24 @@
-"""Pairs of views of a flat canvas of photographs: strong perspective, rotation, zoom, crops with partial overlap."""
+"""Views of a flat canvas of images: strong perspective, rotation, zoom, crops with partial overlap."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from linglue.errors import LinGlueError
+from linglue.geometry.camera import Camera
+from linglue.geometry.homography import apply
 from linglue.io.images import Image
-from linglue.training.sources.pairs import Flags, ImagePair, Points, grid_points
-from linglue.training.sources.photometric import PhotometricConfig, perturb
-from linglue.training.sources.photos import Deck
-from linglue.training.sources.warp import Matrix, apply, fill, mosaic, pyramid, warp
+from linglue.training.images.photometric import PhotometricConfig, perturb
+from linglue.training.images.photos import Deck
+from linglue.training.images.warp import Matrix, fill, mosaic, pyramid, warp
+from linglue.training.sources.interface import Flags, ImageGroup, Points, grid_points
 from linglue.types import ImageSize
 
 ATTEMPTS = 1000  # times a whole arrangement is drawn before giving up; some photographs allow few
@@ -24,8 +28,9 @@ RIM = 3.0  # pixels of the canvas; keypoints that close to its edge are made by 
 
 @dataclass(frozen=True)
 class HomographyConfig:
-    """What the two views may look like. Angles in degrees, lengths in pixels."""
+    """How many views there are, and what they may look like. Angles in degrees, lengths in pixels."""
 
+    views: int = 2  # of a canvas; all pairs of them that overlap are used
     longer_side: tuple[int, int] = (480, 1024)
     aspect: tuple[float, float] = (0.56, 1.0)  # shorter by longer side; half of the views stand upright
     zoom: float = 3.0  # largest ratio of the scales of the two views
@@ -33,10 +38,10 @@ class HomographyConfig:
     mild_tilt: float = 25.0  # of one view against the canvas
     strong_tilt: float = 60.0  # of the other one
     roll: float = 45.0
-    any_roll: float = 0.15  # share of pairs turned by any angle
+    any_roll: float = 0.15  # share of views rotated by any angle
     overlap: tuple[float, float] = (0.15, 0.95)  # geometric mean of the shares of the two images seen in the other
-    mosaic: float = 0.2  # share of canvases made of several photographs; far views always need them
-    covered: float = 0.7  # least share of a view that shows the canvas, the rest shows some other photograph
+    mosaic: float = 0.2  # share of canvases made of several images; far views always need them
+    covered: float = 0.7  # least share of a view that shows the canvas, the rest shows some other image
     photometric: PhotometricConfig = field(default_factory=PhotometricConfig)
 
 
@@ -62,8 +67,8 @@ class _PlaneMapper:
     size_b: ImageSize
 
     def __call__(self, points: Points) -> tuple[Points, Flags]:
-        on_canvas = apply(self.canvas_from_a, np.asarray(points, dtype=np.float64))
-        mapped = apply(self.b_from_canvas, on_canvas)
+        on_canvas = apply(self.canvas_from_a, points, front_only=True)
+        mapped = apply(self.b_from_canvas, on_canvas, front_only=True)
         limit = np.array(self.canvas_size) - 1
         depth = np.minimum(on_canvas, limit - on_canvas).min(axis=1)  # distance to the edge of the canvas
         frame = (mapped >= 0).all(axis=1) & (mapped <= np.array(self.size_b) - 1).all(axis=1)
@@ -73,14 +78,19 @@ class _PlaneMapper:
         return mapped, frame & (depth >= RIM)
 
 
-class HomographyGenerator:
-    """Makes pairs of views of one photograph, or of a wall of photographs."""
+class HomographySource:
+    """Draws views of one image, or of a wall of images."""
 
     def __init__(self, config: HomographyConfig | None = None) -> None:
         self.config = config or HomographyConfig()
 
-    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImagePair:
-        """One new pair; its overlap lies within the configured bounds."""
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """All that decides what is drawn."""
+        return asdict(self.config)
+
+    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
+        """One new group; its first two views overlap within the configured bounds, the others if there is room."""
         for _ in range(ATTEMPTS):
             scales = self._scales(rng)
             deck = Deck(photos, rng)
@@ -88,7 +98,7 @@ class HomographyGenerator:
             size = ImageSize(canvas.shape[1], canvas.shape[0])
             views = self._views(size, scales, rng)
             if views is not None:
-                return self._render(canvas, size, views, deck, rng)
+                return self._render(canvas, views, deck, rng)
         raise LinGlueError(f"no pair of views with an overlap in {self.config.overlap} found in {ATTEMPTS} attempts")
 
     def _scales(self, rng: np.random.Generator) -> tuple[float, float]:
@@ -106,10 +116,8 @@ class HomographyGenerator:
         columns, rows = (2, 2) if smallest > 0.45 else (3, 2 + int(rng.random() < 0.5))
         return mosaic(deck, rows, columns, ImageSize(int(sides[0]), int(sides[1])), rng)
 
-    def _views(
-        self, canvas: ImageSize, scales: tuple[float, float], rng: np.random.Generator
-    ) -> tuple[_View, _View] | None:
-        """Two views, the second chosen among many so that overlaps are spread evenly over their range."""
+    def _views(self, canvas: ImageSize, scales: tuple[float, float], rng: np.random.Generator) -> list[_View] | None:
+        """The views; each after the first overlaps with it as much as was drawn, so that overlaps are spread evenly."""
         config = self.config
         wanted = rng.uniform(*config.overlap)
         strong = int(rng.integers(2))
@@ -118,16 +126,39 @@ class HomographyGenerator:
         first = self._view(canvas, sizes[0], scales[0], tilts[0], self._roll(rng) * 0.2, rng)
         if first is None:
             return None
+        second = self._partner(first, wanted, canvas, sizes[1], scales[1], tilts[1], rng)
+        if second is None:
+            return None
+        views = [first, second]
+        for _ in range(config.views - 2):
+            scale = float(np.exp(rng.uniform(*np.log([min(scales), max(scales)]))))
+            tilt = config.strong_tilt if rng.random() < 0.5 else config.mild_tilt
+            size = self._size(canvas, scale, rng)
+            further = self._partner(first, rng.uniform(*config.overlap), canvas, size, scale, tilt, rng)
+            views += [] if further is None else [further]
+        return views
+
+    def _partner(
+        self,
+        first: _View,
+        wanted: float,
+        canvas: ImageSize,
+        size: ImageSize,
+        scale: float,
+        max_tilt: float,
+        rng: np.random.Generator,
+    ) -> _View | None:
+        """Among many views the one whose overlap with the first is closest to `wanted`; None if all have too little."""
         roll = self._roll(rng)
         best: tuple[float, _View] | None = None
         for _ in range(CANDIDATES):
-            second = self._view(canvas, sizes[1], scales[1], tilts[1], roll, rng)
-            if second is None:
+            view = self._view(canvas, size, scale, max_tilt, roll, rng)
+            if view is None:
                 continue
-            overlap = _overlap(first, second, canvas)
-            if config.overlap[0] <= overlap and (best is None or abs(overlap - wanted) < best[0]):
-                best = abs(overlap - wanted), second
-        return None if best is None else (first, best[1])
+            overlap = _overlap(first, view, canvas)
+            if self.config.overlap[0] <= overlap and (best is None or abs(overlap - wanted) < best[0]):
+                best = abs(overlap - wanted), view
+        return None if best is None else best[1]
 
     def _size(self, canvas: ImageSize, scale: float, rng: np.random.Generator) -> ImageSize:
         longer = min(rng.uniform(*self.config.longer_side), max(canvas) * scale)
@@ -150,37 +181,33 @@ class HomographyGenerator:
         centre = rng.uniform(margin, np.array(canvas) - margin)
         rotation = _rotation_z(roll) @ _rotation_z(direction) @ _rotation_x(tilt) @ _rotation_z(-direction)
         pose = np.stack([rotation[:, 0], rotation[:, 1], [0, 0, focal / scale]], axis=1)  # camera from canvas - centre
-        camera = np.array([[focal, 0, (size.width - 1) / 2], [0, focal, (size.height - 1) / 2], [0, 0, 1]])
         shift = np.array([[1, 0, -centre[0]], [0, 1, -centre[1]], [0, 0, 1]])
-        view = _View(size, camera @ pose @ shift)
-        seen = apply(view.canvas_from_view, grid_points(*size, 12))
+        view = _View(size, Camera.centred(size, focal).matrix @ pose @ shift)
+        seen = apply(view.canvas_from_view, grid_points(*size, 12), front_only=True)
         if np.isnan(seen).any():  # the horizon is in the frame
             return None
         covered = ((seen >= 0) & (seen <= np.array(canvas) - 1)).all(axis=1).mean()
         return view if covered >= self.config.covered else None
 
-    def _render(
-        self,
-        canvas: Image,
-        canvas_size: ImageSize,
-        views: tuple[_View, _View],
-        deck: Deck,
-        rng: np.random.Generator,
-    ) -> ImagePair:
+    def _render(self, canvas: Image, views: list[_View], deck: Deck, rng: np.random.Generator) -> ImageGroup:
         levels = pyramid(canvas)
+        size = ImageSize(canvas.shape[1], canvas.shape[0])
         images = []
         for view in views:
             image, covered = warp(levels, view.canvas_from_view, view.size)
             if not covered.all():
                 cv2.copyTo(_beyond(deck, view.size, rng), (~covered).view(np.uint8), image)
             images.append(perturb(image, rng, self.config.photometric))
-        zero, one = views
-        return ImagePair(
-            images[0],
-            images[1],
-            _PlaneMapper(zero.canvas_from_view, one.view_from_canvas, canvas_size, one.size),
-            _PlaneMapper(one.canvas_from_view, zero.view_from_canvas, canvas_size, zero.size),
-        )
+        pairs = [
+            (i, j)
+            for i, j in combinations(range(len(views)), 2)
+            if _overlap(views[i], views[j], size) >= self.config.overlap[0]
+        ]
+        return ImageGroup(images, pairs, lambda a, b: _mapper(views[a], views[b], size))
+
+
+def _mapper(a: _View, b: _View, canvas: ImageSize) -> _PlaneMapper:
+    return _PlaneMapper(a.canvas_from_view, b.view_from_canvas, canvas, b.size)
 
 
 def _beyond(deck: Deck, size: ImageSize, rng: np.random.Generator) -> Image:
@@ -192,9 +219,7 @@ def _beyond(deck: Deck, size: ImageSize, rng: np.random.Generator) -> Image:
 
 def _overlap(zero: _View, one: _View, canvas: ImageSize) -> float:
     """Geometric mean of the shares of the two images that are seen in the other."""
-    forwards = _PlaneMapper(zero.canvas_from_view, one.view_from_canvas, canvas, one.size)
-    backwards = _PlaneMapper(one.canvas_from_view, zero.view_from_canvas, canvas, zero.size)
-    shares = [m(grid_points(*v.size, 12))[1].mean() for m, v in ((forwards, zero), (backwards, one))]
+    shares = [_mapper(a, b, canvas)(grid_points(*a.size, 12))[1].mean() for a, b in ((zero, one), (one, zero))]
     return float(np.sqrt(shares[0] * shares[1]))
 
 

@@ -10,20 +10,22 @@ Depth comes from multi-view stereo: good to a few per mille on walls, unknown on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from linglue.errors import LinGlueError
+from linglue.geometry.camera import Array, Camera, View
+from linglue.geometry.pixels import resize_points
+from linglue.geometry.pose import Pose
 from linglue.io.images import Image, read_image, shrink
+from linglue.training.sources.interface import Flags, ImageGroup, Points
 from linglue.training.sources.megadepth_info import SceneInfo, read_scene_info
-from linglue.training.sources.pairs import Flags, ImagePair, Points
-from linglue.training.sources.pinhole import Array, Pinhole, resized
 from linglue.types import ImageSize
 
 GLUE_FACTORY_DEPTHS = "depth_undistorted"
@@ -51,8 +53,8 @@ class PairIndex(NamedTuple):
     image1: int
 
 
-class MegaDepth:
-    """Draws pairs of images with depth. A generator that needs no photographs."""
+class MegaDepthSource:
+    """Draws pairs of images with depth. Needs no images to be given."""
 
     def __init__(self, config: MegaDepthConfig) -> None:
         self.config = config
@@ -76,6 +78,11 @@ class MegaDepth:
         if not self._scenes:
             raise LinGlueError(f"{folder}: no pair with an overlap in [{low}, {high}] in {len(files)} scene_info files")
 
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """All that decides what is drawn, but for the contents of the data set."""
+        return {**asdict(self.config), "files": [scene.name for scene in self._scenes]}
+
     def epoch(self, seed: int) -> list[PairIndex]:
         """The pairs of one epoch in random order: at most `pairs_per_scene` of every scene, none twice."""
         rng = np.random.default_rng(seed)
@@ -85,13 +92,13 @@ class MegaDepth:
             chosen += [PairIndex(number, *_either_way(pairs[row], rng)) for row in rows]
         return [chosen[i] for i in rng.permutation(len(chosen))]
 
-    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImagePair:
+    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
         """One pair; every scene is as likely as any other, as in an epoch. `photos` are not used."""
         scene = int(rng.integers(len(self._scenes)))
         pair = self._pairs[scene][rng.integers(len(self._pairs[scene]))]
         return self.load(PairIndex(scene, *_either_way(pair, rng)))
 
-    def load(self, index: PairIndex) -> ImagePair:
+    def load(self, index: PairIndex) -> ImageGroup:
         """Read the images and depths of a pair."""
         scene = self._scenes[index.scene]
         image0, view0 = self._view(scene, index.image0)
@@ -99,11 +106,11 @@ class MegaDepth:
         tolerance = self.config.tolerance
         # The parts of one reconstruction share a scene folder; their images may show the same thing.
         place = PurePosixPath(scene.images[index.image0] or "").parent
-        return ImagePair(
-            image0,
-            image1,
-            StereoMapper(view0, view1, tolerance),
-            StereoMapper(view1, view0, tolerance),
+        views = (view0, view1)
+        return ImageGroup(
+            [image0, image1],
+            [(0, 1)],
+            lambda a, b: StereoMapper(views[a], views[b], tolerance),
             shows=frozenset({f"megadepth:{place}"}),
         )
 
@@ -117,11 +124,9 @@ class MegaDepth:
             sizes = [f"{shape[1]}x{shape[0]}" for shape in (image.shape, depth.shape)]
             raise LinGlueError(f"{image_path}: image is {sizes[0]}, its depth map {sizes[1]}; expected the same shape")
         image = shrink(image, self.config.longer_side)
-        size = ImageSize(image.shape[1], image.shape[0])
-        scale = np.array(size) / [depth.shape[1], depth.shape[0]]
-        pose = scene.poses[number]
-        camera = Pinhole(size, resized(scene.intrinsics[number], scale), pose[:3, :3], pose[:3, 3])
-        return image, StereoView(camera, depth)
+        camera = Camera(ImageSize(depth.shape[1], depth.shape[0]), scene.intrinsics[number])
+        camera = camera.resized(ImageSize(image.shape[1], image.shape[0]))
+        return image, StereoView(View(camera, Pose.from_matrix(scene.poses[number])), depth)
 
 
 def _either_way(pair: NDArray[np.int64], rng: np.random.Generator) -> tuple[int, int]:
@@ -148,16 +153,16 @@ def _read_depth(root: Path, named: str, image: Path) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, eq=False)
 class StereoView:
-    """A camera and its depth map, which may be of another size than its image."""
+    """A view and its depth map, which may be of another size than its image."""
 
-    camera: Pinhole
+    view: View
     depth_map: NDArray[np.float32]  # (h, w), 0 where unknown
 
     def depth_at(self, pixels: Array) -> Array:
         """(N,) depth between pixels; NaN where one of the four around is unknown, or they lie across an edge."""
         height, width = self.depth_map.shape
-        scale = np.array([width, height]) / self.camera.size
-        at = np.clip((pixels + 0.5) * scale - 0.5, 0, [width - 1, height - 1])
+        scale = np.array([width, height]) / self.view.camera.size
+        at = np.clip(resize_points(pixels, scale), 0, [width - 1, height - 1])
         low = np.minimum(np.floor(at).astype(np.int64), [width - 2, height - 2])
         corners = np.stack([self.depth_map[low[:, 1] + y, low[:, 0] + x] for y in (0, 1) for x in (0, 1)], axis=1)
         x, y = (at - low).T
@@ -178,12 +183,56 @@ class StereoMapper:
     def __call__(self, points: Points) -> tuple[Points, Flags]:
         start: Array = np.asarray(points, dtype=np.float64)
         depth = self.a.depth_at(start)
-        known = np.isfinite(depth) & self.a.camera.framed(start)
-        mapped, expected = self.b.camera.project(self.a.camera.lift(start, np.where(known, depth, 1.0)))
-        framed = known & self.b.camera.framed(mapped)
+        known = np.isfinite(depth) & self.a.view.camera.framed(start)
+        mapped, expected = self.b.view.project(self.a.view.lift(start, np.where(known, depth, 1.0)))
+        framed = known & self.b.view.camera.framed(mapped)
         seen = self.b.depth_at(np.where(framed[:, None], mapped, 0.0))
         # Where b should see the point and instead sees something farther, one of the two depths is wrong.
         ratio = np.where(framed, np.nan_to_num(seen, nan=np.inf) / np.where(framed, expected, 1.0), 1.0)
         visible = framed & (np.abs(ratio - 1) <= self.tolerance)
         mapped[~known | (framed & (ratio > 1 + self.tolerance))] = np.nan
         return mapped, visible
+
+
+def split_scenes(
+    root: Path, training: Path | None, validation: Path | None, test: Path | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The scene_info files to learn from and those to validate on, by lists of scenes that have none in common.
+
+    Args:
+        root: of the data set.
+        training: list of scenes, one name per line; without, all scenes that no other list names.
+        validation: likewise; without, there are none.
+        test: likewise; these are never drawn from.
+
+    Returns:
+        Names of files for `MegaDepthConfig.scenes`. A scene may have several: 0022 has 0022_0.1_0.3 in LoFTR's index.
+    """
+    files = sorted(p.stem for p in (root / MegaDepthConfig.info).glob("*.npz"))
+    lists = {path: _read_list(path) for path in (training, validation, test) if path is not None}
+    owner: dict[str, Path] = {}
+    for path, names in lists.items():
+        for name in names:
+            if owner.setdefault(name, path) != path:
+                raise LinGlueError(f"{path}: names scene {name}, which {owner[name]} names too; expected in one list")
+
+    def chosen(path: Path | None) -> tuple[str, ...]:
+        names = lists.get(path, set()) if path is not None else set()
+        return tuple(file for file in files if file in names or file.split("_")[0] in names)
+
+    listed = {file for path in lists for file in chosen(path)}
+    learned = chosen(training) if training is not None else tuple(file for file in files if file not in listed)
+    for given, found in ((training, learned), (validation, chosen(validation))):
+        if given is not None and not found:
+            raise LinGlueError(f"{given}: names no scene of {root / MegaDepthConfig.info}, expected names such as 0022")
+    if files and not learned:
+        raise LinGlueError(f"{root}: no scene is left to learn from, expected at least 1 that no other list names")
+    return learned, chosen(validation)
+
+
+def _read_list(path: Path) -> set[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LinGlueError(f"{path}: cannot be read, expected a list of scenes, one name per line") from error
+    return {line.strip() for line in lines if line.strip() and not line.startswith("#")}

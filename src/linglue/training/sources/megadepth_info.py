@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linglue.errors import LinGlueError
-from linglue.training.sources.pinhole import integer_centres
+from linglue.geometry.colmap import matrix_from_colmap
 
 REQUIRED = ("image_paths", "depth_paths", "intrinsics", "poses")
 PAIRS = ("overlap_matrix", "pair_infos")
@@ -77,7 +77,7 @@ def _scene_info(name: str, entries: Mapping[str, Any]) -> SceneInfo:
         images,
         depths,
         [
-            integer_centres(np.reshape(k, (3, 3))) if ok else None
+            matrix_from_colmap(np.reshape(k, (3, 3))) if ok else None
             for k, ok in zip(entries["intrinsics"], have, strict=True)
         ],
         [

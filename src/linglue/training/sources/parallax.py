@@ -1,21 +1,25 @@
-"""Pairs of views of a scene with depth: grounds, facades, boxes, posters and relief that occlude each other."""
+"""Views of a scene with depth: grounds, facades, boxes, posters and relief that occlude each other."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from linglue.errors import LinGlueError
+from linglue.geometry.camera import BEHIND, Camera, View
+from linglue.geometry.pose import Pose
 from linglue.io.images import Image
-from linglue.training.sources.pairs import Flags, ImagePair, Points, grid_points
-from linglue.training.sources.photometric import PhotometricConfig, perturb
-from linglue.training.sources.photos import Deck
-from linglue.training.sources.scene import NOTHING, Camera, Geometry, colour, see
-from linglue.training.sources.warp import fill
+from linglue.training.images.photometric import PhotometricConfig, perturb
+from linglue.training.images.photos import Deck
+from linglue.training.images.warp import fill
+from linglue.training.sources.interface import Flags, ImageGroup, Points, grid_points
+from linglue.training.sources.renderer import NEAR, NOTHING, Geometry, colour, see
 from linglue.training.sources.world import World, WorldConfig, build_world
 from linglue.types import ImageSize
 
@@ -28,8 +32,9 @@ TOLERANCE = 0.01  # relative difference of depths that are the same
 
 @dataclass(frozen=True)
 class ParallaxConfig:
-    """What the two cameras may do. Angles in degrees, lengths in pixels unless said otherwise."""
+    """How many cameras there are, and what they may do. Angles in degrees, lengths in pixels unless said otherwise."""
 
+    views: int = 2  # of a scene; all pairs of them that overlap are used
     longer_side: tuple[int, int] = (480, 1024)
     aspect: tuple[float, float] = (0.56, 1.0)
     baseline: float = 60.0  # angle at the scene's middle between the cameras
@@ -57,8 +62,7 @@ class DepthMapper:
         face = np.where(framed_a, self.a.face[pixel[:, 1], pixel[:, 0]], NOTHING)
         known = (face != NOTHING) & ~self.doubtful_a[pixel[:, 1], pixel[:, 0]]
         inverse_depth = np.where(known, _inverse_depth(start, face, self.a), 1.0)
-        mapped, depth = self.b.camera.project(self.a.camera.lift(start, inverse_depth))
-        mapped = np.nan_to_num(mapped, nan=-1e6)  # behind the camera is just out of frame
+        mapped, depth = self.b.view.project(self.a.view.lift(start, 1 / inverse_depth), NEAR)
 
         target, framed_b = _pixels(mapped, self.b)
         face_b = self.b.face[target[:, 1], target[:, 0]]
@@ -66,16 +70,16 @@ class DepthMapper:
         seen = np.abs(_inverse_depth(mapped, face_b, self.b) * depth - 1) < TOLERANCE
         doubtful = framed_b & self.doubtful_b[target[:, 1], target[:, 0]]
         sky = framed_a & (face == NOTHING)  # certainly without a partner
-        mapped[sky] = -1e6
+        mapped[sky] = BEHIND
         mapped[~sky & (~known | doubtful)] = np.nan
         return mapped, known & framed_b & ~doubtful & same & seen
 
 
 def _pixels(points: Points, geometry: Geometry) -> tuple[NDArray[np.int64], Flags]:
     """(N, 2) the pixel that holds each point, clipped to the image, and (N,) whether it is in the frame."""
-    limit = np.array(geometry.camera.size) - 1
-    framed = np.asarray(((points >= 0) & (points <= limit)).all(axis=1))
-    return np.clip(np.rint(np.nan_to_num(points)), 0, limit).astype(np.int64), framed
+    camera = geometry.view.camera
+    pixels = np.clip(np.rint(np.nan_to_num(points)), 0, np.array(camera.size) - 1).astype(np.int64)
+    return pixels, camera.framed(points)
 
 
 def _inverse_depth(points: Points, face: NDArray[np.int32], geometry: Geometry) -> NDArray[np.float64]:
@@ -91,14 +95,19 @@ def doubtful_pixels(geometry: Geometry) -> NDArray[np.bool_]:
     return cv2.dilate(jump, np.ones((2 * RIM + 1, 2 * RIM + 1), dtype=np.uint8)).view(np.bool_)
 
 
-class ParallaxGenerator:
-    """Makes pairs of views of random scenes of textured, occluding surfaces."""
+class ParallaxSource:
+    """Draws views of random scenes of textured, occluding surfaces."""
 
     def __init__(self, config: ParallaxConfig | None = None) -> None:
         self.config = config or ParallaxConfig()
 
-    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImagePair:
-        """One new pair; its overlap lies within the configured bounds."""
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """All that decides what is drawn."""
+        return asdict(self.config)
+
+    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
+        """One new group; its first two views overlap within the configured bounds, the others if there is room."""
         for _ in range(ATTEMPTS):
             deck = Deck(photos, rng)
             world = build_world(deck, self.config.world, rng)
@@ -107,35 +116,53 @@ class ParallaxGenerator:
                 return self._render(world, views, deck, rng)
         raise LinGlueError(f"no pair of views with an overlap in {self.config.overlap} found in {ATTEMPTS} scenes")
 
-    def _views(self, world: World, rng: np.random.Generator) -> tuple[Geometry, Geometry] | None:
-        """Two views whose overlap is spread evenly over its range, judged on small pictures of the flattened scene."""
-        config = self.config
-        wanted = rng.uniform(*config.overlap)
+    def _views(self, world: World, rng: np.random.Generator) -> list[Geometry] | None:
+        """The views; each after the first overlaps with it as much as was drawn, so that overlaps are spread evenly."""
+        wanted = rng.uniform(*self.config.overlap)
         first = self._first_camera(rng)
         glance = see(world.flat, _shrunk(first))
         if (glance.face == NOTHING).mean() > 0.5:
             return None
+        cameras = self._partners(world, glance, first, wanted, rng)
+        zero = see(world.surfaces, first)
+        one = self._best(world, zero, cameras)
+        if one is None:
+            return None
+        views = [zero, one] if rng.random() < 0.5 else [one, zero]
+        for _ in range(self.config.views - 2):
+            cameras = self._partners(world, glance, first, rng.uniform(*self.config.overlap), rng)
+            further = self._best(world, zero, cameras)
+            views += [] if further is None else [further]
+        return views
+
+    def _partners(
+        self, world: World, glance: Geometry, first: View, wanted: float, rng: np.random.Generator
+    ) -> list[View]:
+        """Three cameras whose overlap with the first is close to `wanted`, judged on small, flattened views."""
         roll, effort = self._roll(rng), rng.uniform(0.2, 1)
-        tried = []
+        tried: list[tuple[float, View]] = []
         for _ in range(CAMERAS):
-            second = self._second_camera(first, roll, effort, rng)
-            tried.append((abs(_overlap(glance, see(world.flat, _shrunk(second))) - wanted), second))
+            camera = self._second_camera(first, roll, effort, rng)
+            tried.append((abs(_overlap(glance, see(world.flat, _shrunk(camera))) - wanted), camera))
             if tried[-1][0] < 0.06:
                 break
-        zero = see(world.surfaces, first)
-        for _, second in sorted(tried, key=lambda entry: entry[0])[:3]:
-            one = see(world.surfaces, second)
-            if config.overlap[0] <= _overlap(zero, one):
-                return (zero, one) if rng.random() < 0.5 else (one, zero)
+        return [camera for _, camera in sorted(tried, key=lambda entry: entry[0])[:3]]
+
+    def _best(self, world: World, zero: Geometry, cameras: Sequence[View]) -> Geometry | None:
+        """What the first of the cameras sees that overlaps enough with view zero."""
+        for camera in cameras:
+            view = see(world.surfaces, camera)
+            if self.config.overlap[0] <= _overlap(zero, view):
+                return view
         return None
 
-    def _first_camera(self, rng: np.random.Generator) -> Camera:
+    def _first_camera(self, rng: np.random.Generator) -> View:
         size = self._size(rng)
         azimuth, elevation = np.deg2rad(rng.uniform(-30, 30)), np.deg2rad(rng.uniform(-5, 30))
         focal = max(size) * rng.uniform(0.9, 1.5)
         return _orbit(size, focal, azimuth, elevation, rng.uniform(6.0, 9.0), 0.1 * self._roll(rng), rng)
 
-    def _second_camera(self, first: Camera, roll: float, effort: float, rng: np.random.Generator) -> Camera:
+    def _second_camera(self, first: View, roll: float, effort: float, rng: np.random.Generator) -> View:
         """Moved around the scene, closer or farther, by up to `effort` (0 to 1) of what is allowed, and rolled."""
         size = self._size(rng)
         x, y, z = first.centre
@@ -145,7 +172,7 @@ class ParallaxGenerator:
         elevation = np.clip(np.arcsin(-y / distance) + rng.normal(0, 0.25 * effort), -0.1, 0.9)
         zoom = self.config.zoom ** rng.uniform(-effort, effort)
         nearer = float(np.clip(distance / zoom ** rng.uniform(0.3, 1), 4.8, 14.0))
-        focal = zoom * first.focal * nearer / distance
+        focal = zoom * first.camera.focal * nearer / distance
         focal = float(np.clip(focal, 0.7 * max(size), 3.0 * max(size)))
         return _orbit(size, focal, float(azimuth), float(elevation), nearer, roll, rng)
 
@@ -163,21 +190,18 @@ class ParallaxGenerator:
             limit = 0.1 * limit
         return float(np.deg2rad(rng.uniform(-limit, limit)))
 
-    def _render(
-        self, world: World, views: tuple[Geometry, Geometry], deck: Deck, rng: np.random.Generator
-    ) -> ImagePair:
-        zero, one = views
+    def _render(self, world: World, views: list[Geometry], deck: Deck, rng: np.random.Generator) -> ImageGroup:
         images = [
-            perturb(colour(world.surfaces, view, _sky(view.camera.size, deck, rng)), rng, self.config.photometric)
+            perturb(colour(world.surfaces, view, _sky(view.view.camera.size, deck, rng)), rng, self.config.photometric)
             for view in views
         ]
         doubtful = [doubtful_pixels(view) for view in views]
-        return ImagePair(
-            images[0],
-            images[1],
-            DepthMapper(zero, one, doubtful[0], doubtful[1]),
-            DepthMapper(one, zero, doubtful[1], doubtful[0]),
-        )
+        pairs = [
+            (i, j)
+            for i, j in combinations(range(len(views)), 2)
+            if _overlap(views[i], views[j]) >= self.config.overlap[0]
+        ]
+        return ImageGroup(images, pairs, lambda a, b: DepthMapper(views[a], views[b], doubtful[a], doubtful[b]))
 
 
 def _orbit(
@@ -188,7 +212,7 @@ def _orbit(
     distance: float,
     roll: float,
     rng: np.random.Generator,
-) -> Camera:
+) -> View:
     """A camera at the given place around the origin (angles in radians) that looks about there."""
     level = np.array([np.sin(azimuth), 0, -np.cos(azimuth)])
     centre = distance * (np.cos(elevation) * level + np.sin(elevation) * np.array([0, -1, 0]))
@@ -199,13 +223,15 @@ def _orbit(
     right /= np.linalg.norm(right)
     upright = np.stack([right, np.cross(forward, right), forward])
     c, s = np.cos(roll), np.sin(roll)
-    return Camera(size, focal, np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]]) @ upright, centre)
+    rotation = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]]) @ upright
+    return View(Camera.centred(size, focal), Pose.at(rotation, centre))
 
 
-def _shrunk(camera: Camera) -> Camera:
+def _shrunk(view: View) -> View:
     """The same view in a tenth of the pixels per side."""
-    size = ImageSize(camera.size.width // 10, camera.size.height // 10)
-    return Camera(size, camera.focal * size.width / camera.size.width, camera.rotation, camera.centre)
+    old = view.camera.size
+    size = ImageSize(old.width // 10, old.height // 10)
+    return View(Camera.centred(size, view.camera.focal * size.width / old.width), view.cam_from_world)
 
 
 def _overlap(zero: Geometry, one: Geometry) -> float:
@@ -213,7 +239,7 @@ def _overlap(zero: Geometry, one: Geometry) -> float:
     shares = []
     for a, b in ((zero, one), (one, zero)):
         sure_a, sure_b = (np.zeros(g.face.shape, dtype=np.bool_) for g in (a, b))
-        shares.append(DepthMapper(a, b, sure_a, sure_b)(grid_points(*a.camera.size, 16))[1].mean())
+        shares.append(DepthMapper(a, b, sure_a, sure_b)(grid_points(*a.view.camera.size, 16))[1].mean())
     return float(np.sqrt(shares[0] * shares[1]))
 
 

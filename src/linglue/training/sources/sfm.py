@@ -3,7 +3,7 @@
     python -m linglue.training.sources.sfm IMAGES -o FOLDER [--export-pose-scene DIR]
 
 A scene's folder holds settings.json, database.db, sparse/ (the model), undistorted/images/ and, when all is done,
-scene.npz. A run that was interrupted goes on: features, matches and the model are not made again.
+scene.npz. A run that was interrupted is resumed: features, matches and the model are not made again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,21 @@ from typing import Any
 import cv2
 import numpy as np
 
-from linglue.core.atomic import atomic_path
+from linglue.core.atomic import atomic_path, remove_leftovers
+from linglue.core.fingerprint import file_sha256
 from linglue.errors import LinGlueError
+from linglue.geometry.camera import View
+from linglue.geometry.colmap import camera_from_colmap, pixel_from_colmap, quiet_pycolmap
+from linglue.geometry.pose import Pose
+from linglue.io.exif import UPRIGHT, read_exif
 from linglue.io.images import IMAGE_SUFFIXES, Image, read_image
-from linglue.training.sources.pairs import ImagePair
-from linglue.training.sources.photos import image_names
-from linglue.training.sources.pinhole import CENTRE, Pinhole, integer_centres
+from linglue.io.views import write_view
+from linglue.sfm.colmap_sift import extract_sift, match_sift
+from linglue.sfm.map import MapRequest, map_incrementally
+from linglue.sfm.sparse_model import write_model
+from linglue.training.images.photos import image_names
+from linglue.training.sources.interface import ImageGroup
 from linglue.training.sources.tracks import SfmScene, load_scene
-from linglue.types import ImageSize
 
 SETTINGS = "settings.json"
 SCENE = "scene.npz"
@@ -51,6 +58,7 @@ def reconstruct(images: Path, folder: Path, config: SfmConfig | None = None, thr
     config = config or SfmConfig()
     names = image_names(images, at_least=3)
     _claim(folder, names, config)
+    remove_leftovers(folder)
     if not (folder / SCENE).exists():
         _detect(images, folder, names, config, threads)
         _match(folder, config, threads)
@@ -76,59 +84,37 @@ def _claim(folder: Path, names: list[str], config: SfmConfig) -> None:
 
 
 def _pycolmap() -> Any:
-    try:
-        import pycolmap
-    except ImportError as error:
-        raise LinGlueError("reconstruction needs pycolmap, which is not installed: pip install linglue[sfm]") from error
-    pycolmap.logging.minloglevel = pycolmap.logging.ERROR.value
-    return pycolmap
+    return quiet_pycolmap("reconstruction")
 
 
 def _detect(images: Path, folder: Path, names: list[str], config: SfmConfig, threads: int) -> None:
     database = folder / "database.db"
     if database.exists():
         return
-    partial = folder / "database.partial.db"
-    for stray in folder.glob(f"{partial.name}*"):
-        stray.unlink()
     pycolmap = _pycolmap()
     one_camera = config.one_camera
     if one_camera is None:
         one_camera = len({read_image(images / name).shape for name in names}) == 1
-    options = pycolmap.FeatureExtractionOptions()
-    options.num_threads, options.max_image_size = threads, config.max_image_size
-    options.sift.max_num_features = config.max_features
     mode = pycolmap.CameraMode.SINGLE if one_camera else pycolmap.CameraMode.AUTO
-    pycolmap.extract_features(partial, images, names, mode, extraction_options=options, device=pycolmap.Device.cpu)
-    partial.rename(database)
+    with atomic_path(database) as partial:
+        extract_sift(partial, images, names, mode, config.max_features, config.max_image_size, threads)
 
 
 def _match(folder: Path, config: SfmConfig, threads: int) -> None:
-    """COLMAP skips pairs that the database already has."""
-    pycolmap = _pycolmap()
-    pycolmap.set_random_seed(config.seed)
-    options, verification = pycolmap.FeatureMatchingOptions(), pycolmap.TwoViewGeometryOptions()
-    options.num_threads = threads
-    verification.ransac.random_seed = config.seed
-    match = pycolmap.match_sequential if config.sequential else pycolmap.match_exhaustive
-    match(folder / "database.db", options, verification_options=verification, device=pycolmap.Device.cpu)
+    match_sift(folder / "database.db", config.sequential, threads=threads, seed=config.seed)
 
 
 def _map(images: Path, folder: Path, config: SfmConfig, threads: int) -> Path:
     """The folder of the largest model."""
-    pycolmap = _pycolmap()
-    target, partial = folder / "sparse", folder / "sparse.partial"
+    target = folder / "sparse"
     if not target.exists():
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        options = pycolmap.IncrementalPipelineOptions()
+        options = _pycolmap().IncrementalPipelineOptions()
         options.num_threads, options.random_seed, options.min_model_size = threads, config.seed, 3
-        models = pycolmap.incremental_mapping(folder / "database.db", images, partial, options)
+        options.extract_colors = False  # nobody looks at them
+        models = map_incrementally(MapRequest(folder / "database.db", options, len(image_names(images, at_least=3))))
         if not models:
-            raise LinGlueError(f"{images}: cannot be reconstructed, expected overlapping photographs of one scene")
-        best = max(models, key=lambda number: models[number].num_reg_images())
-        (partial / str(best)).rename(target)
-        shutil.rmtree(partial)
+            raise LinGlueError(f"{images}: cannot be reconstructed, expected overlapping images of one scene")
+        write_model(models[0], target)
     return target
 
 
@@ -142,9 +128,12 @@ def _undistort(images: Path, folder: Path, model: Path, threads: int) -> None:
 
 
 def _drop_orientation(path: Path) -> None:
-    """COLMAP ignores EXIF rotation but copies the tag: readers that apply it would turn the image under its points."""
-    stored = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-    if stored is not None and not np.array_equal(stored, read_image(path)[..., ::-1]):
+    """COLMAP ignores EXIF rotation but copies the tag: readers that apply it rotate the image under its points."""
+    exif = read_exif(path)
+    if exif is not None and exif.orientation != UPRIGHT:
+        stored = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+        if stored is None:
+            raise LinGlueError(f"{path}: not an image that can be decoded")
         cv2.imwrite(str(path), stored, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
 
 
@@ -155,25 +144,23 @@ def _scene(folder: Path, name: str, max_error: float) -> SfmScene:
     points = model.points3D
     row = {point: k for k, point in enumerate(sorted(points))}
     world = np.array([points[point].xyz for point in row]).reshape(-1, 3)
-    images, cameras, observations = [], [], []
+    images, views, observations = [], [], []
     for index, number in enumerate(numbers):
         image = model.image(number)
-        pose = image.cam_from_world().matrix()
-        k = integer_centres(image.camera.calibration_matrix())
-        camera = Pinhole(ImageSize(image.camera.width, image.camera.height), k, pose[:, :3], pose[:, 3])
+        view = View(camera_from_colmap(image.camera), Pose.from_matrix(image.cam_from_world().matrix()))
         seen = image.get_observation_points2D()
         tracks = np.array([row[p.point3D_id] for p in seen], dtype=np.int64)
-        xy = np.array([p.xy for p in seen], dtype=np.float64).reshape(-1, 2) - CENTRE
-        error = np.linalg.norm(camera.project(world[tracks])[0] - xy, axis=1)
+        xy = pixel_from_colmap(np.array([p.xy for p in seen], dtype=np.float64).reshape(-1, 2))
+        error = np.linalg.norm(view.project(world[tracks])[0] - xy, axis=1)
         # Of several observations of one point in one image only the best stays.
         order = np.lexsort((error, tracks))
         first = order[np.unique(tracks[order], return_index=True)[1]]
-        keep = first[(error[first] <= max_error) & camera.framed(xy[first])]
+        keep = first[(error[first] <= max_error) & view.camera.framed(xy[first])]
         images.append(image.name)
-        cameras.append(camera)
+        views.append(view)
         observations.append((np.full(len(keep), index, dtype=np.int64), tracks[keep], xy[keep]))
     parts = [np.concatenate(column) for column in zip(*observations, strict=True)]
-    return SfmScene(name, images, cameras, world, parts[0], parts[1], parts[2])
+    return SfmScene(name, images, views, world, parts[0], parts[1], parts[2])
 
 
 def export_pose_scene(folder: Path, target: Path) -> None:
@@ -181,16 +168,10 @@ def export_pose_scene(folder: Path, target: Path) -> None:
     scene = load_scene(folder / SCENE)
     for part in ("images", "gt"):
         (target / part).mkdir(parents=True, exist_ok=True)
-    for name, camera in zip(scene.images, scene.cameras, strict=True):
+    for name, view in zip(scene.images, scene.views, strict=True):
         flat = name.replace("/", "_")
         shutil.copyfile(folder / "undistorted" / "images" / name, target / "images" / flat)
-        rows = [tuple(camera.size), *camera.k, *camera.rotation, camera.translation]
-        lines = [" ".join(f"{float(value):.10g}" for value in row) for row in rows]
-        header = (
-            "# width height / K (3x3, pixel centres at integers) / R_cam_from_world (3x3) / t_cam_from_world (3), SfM"
-        )
-        with atomic_path(target / "gt" / f"{flat}.txt") as partial:
-            partial.write_text("\n".join([header, *lines, ""]))
+        write_view(target / "gt" / f"{flat}.txt", view)
 
 
 @dataclass(frozen=True)
@@ -203,8 +184,8 @@ class TracksConfig:
     radius: float = 1.5  # pixels around an observation in which a keypoint is that observation
 
 
-class SfmGenerator:
-    """Draws pairs of images of reconstructed scenes. Needs no photographs, and no pycolmap."""
+class SfmSource:
+    """Draws pairs of images of reconstructed scenes. Needs no images to be given, and no pycolmap."""
 
     def __init__(self, config: TracksConfig) -> None:
         self.config = config
@@ -220,6 +201,11 @@ class SfmGenerator:
                 f"and an overlap in {config.overlap}"
             )
 
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """All that decides what is drawn: the reconstructions themselves, too."""
+        return {**asdict(self.config), "scenes_sha256": [file_sha256(f / SCENE) for f, _, _ in self._scenes]}
+
     def _pairs(self, scene: SfmScene) -> list[tuple[int, int]]:
         shared = scene.shared_tracks()
         fewer = np.minimum.outer(np.diag(shared), np.diag(shared))
@@ -228,25 +214,24 @@ class SfmGenerator:
         fit = (shared >= self.config.min_tracks) & (overlap >= low) & (overlap <= high)
         return [(int(i), int(j)) for i, j in np.argwhere(fit) if i != j]
 
-    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImagePair:
+    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
         """One pair; every scene is as likely as any other. `photos` are not used."""
         folder, scene, pairs = self._scenes[int(rng.integers(len(self._scenes)))]
         return load_pair(folder, scene, *pairs[int(rng.integers(len(pairs)))], self.config.radius)
 
 
-def load_pair(folder: Path, scene: SfmScene, zero: int, one: int, radius: float = 1.5) -> ImagePair:
+def load_pair(folder: Path, scene: SfmScene, zero: int, one: int, radius: float = 1.5) -> ImageGroup:
     """Read two undistorted images of a reconstruction, with what it knows about them."""
-    images = []
-    for number in (zero, one):
-        path, size = folder / "undistorted" / "images" / scene.images[number], scene.cameras[number].size
+    numbers, images = (zero, one), []
+    for number in numbers:
+        path, size = folder / "undistorted" / "images" / scene.images[number], scene.views[number].camera.size
         images.append(read_image(path))
         if images[-1].shape[:2] != (size.height, size.width):
             raise LinGlueError(f"{path}: image is not {size.width}x{size.height} as reconstructed, remove {folder}")
-    return ImagePair(
-        images[0],
-        images[1],
-        scene.mapper(zero, one, radius),
-        scene.mapper(one, zero, radius),
+    return ImageGroup(
+        images,
+        [(0, 1)],
+        lambda a, b: scene.mapper(numbers[a], numbers[b], radius),
         shows=frozenset({f"images:{scene.name}"}),
     )
 
@@ -256,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m linglue.training.sources.sfm", description="Reconstruct a set of images."
     )
-    parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of photographs of one scene")
+    parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of images of one scene")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="where it is kept")
     parser.add_argument(
         "--export-pose-scene", type=Path, metavar="DIR", help="also write a scene for linglue eval pose"

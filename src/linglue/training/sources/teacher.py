@@ -1,166 +1,42 @@
-"""Pairs of real photographs labelled by a learned matcher and verified by epipolar geometry.
+"""Pairs of real images labelled by a learned matcher and verified by epipolar geometry.
 
 Why: reconstruction (`linglue.training.sources.sfm`) rests on SIFT, so it is silent where SIFT fails, and that is where
 there is most to learn. ALIKED with LightGlue matches across wider baselines. What it says is kept where a fundamental
-matrix with many inliers explains it, and is carried over to our own keypoints only beside a verified match whose
-neighbours agree on one local affine map. A match reaches a few pixels: ALIKED fires on corners, SIFT on blobs, and
-their keypoints on one thing are 3 to 6 px apart. On six pairs of a reconstructed scene, SIFT keypoints up to 8 px from
-a verified match went within 0.4 to 0.7 px (median; 95 %: 2 to 4 px; spread 2) of where their SfM tracks went; with a
-radius of 2 px there were hardly any. Limits. Epipolar geometry checks one of two coordinates: a wrong match along the
-epipolar line passes it, and is caught only if it disagrees with its neighbours; repeated structure that shifts as a
-whole along the lines passes both. Labels are as exact as ALIKED's keypoints (about a pixel) and lie where ALIKED fires.
-A teacher never says that a point has no partner: everything away from its matches is unknown (NaN), so that negatives
-come from keypoints beside a verified match without a counterpart, and from unrelated pairs. The student inherits the
-teacher's blind spots. Licences: ALIKED is BSD-3-Clause, LightGlue Apache-2.0, so learning from them is clean. SuperGlue
-must never be a teacher here: its licence forbids commercial use, and what is learned from it would be tainted. Nothing
-is downloaded.
+matrix with many inliers explains it (`linglue.training.sources.labels`), and is carried over to the keypoints of any
+front-end only beside a verified match whose neighbours agree on one local affine map. A match reaches a few pixels:
+ALIKED fires on corners, SIFT on blobs, and their keypoints on one thing are 3 to 6 px apart. On six pairs of a
+reconstructed scene, SIFT keypoints up to 8 px from a verified match went within 0.4 to 0.7 px (median; 95 %: 2 to 4 px;
+spread 2) of where their SfM tracks went; with a radius of 2 px there were hardly any.
+
+Limits. Epipolar geometry checks one of two coordinates: a wrong match along the epipolar line passes it, and is caught
+only if it disagrees with its neighbours; repeated structure that shifts as a whole along the lines passes both. Labels
+are as exact as ALIKED's keypoints (about a pixel) and lie where ALIKED fires. A teacher never says that a point has no
+partner: everything away from its matches is unknown (NaN), so that negatives come from keypoints beside a verified
+match without a counterpart, and from unrelated pairs. The student inherits the teacher's blind spots. Licences: ALIKED
+is BSD-3-Clause, LightGlue Apache-2.0, so learning from them is clean. SuperGlue must never be a teacher here: its
+licence forbids commercial use, and what is learned from it would be tainted.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from itertools import combinations
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
-from tqdm import tqdm
 
-from linglue.core.atomic import atomic_path
-from linglue.core.optional import need
+from linglue.core.fingerprint import file_sha256
 from linglue.errors import LinGlueError
-from linglue.features.base import load_weights
 from linglue.io.images import Image, read_image, shrink
-from linglue.training.sources.pairs import Flags, ImagePair, Points
-from linglue.training.sources.photos import image_names
-from linglue.types import Features, FloatArray
+from linglue.training.sources.interface import Flags, ImageGroup, Points
+from linglue.training.sources.labels import read_labels
+from linglue.types import FloatArray
 
-ALIKED_FILE = "aliked-n16.pth"
-LIGHTGLUE_FILE = "aliked_lightglue_v0-1_arxiv-pth"
 Array = NDArray[np.float64]
-
-
-class Teacher(Protocol):
-    """Finds matches. Features of an image are made once and used for all its pairs."""
-
-    def features(self, image: Image) -> Any:
-        """Whatever `match` needs to know of an image."""
-        ...
-
-    def match(self, zero: Any, one: Any) -> tuple[FloatArray, FloatArray]:
-        """(M, 2) points of image 0 and (M, 2) of image 1 that correspond, in pixels."""
-        ...
-
-
-class LightGlueTeacher:
-    """ALIKED-N16 and LightGlue through kornia, with the weights in `folder`, e.g. TORCH_HOME/hub/checkpoints."""
-
-    def __init__(self, folder: str | Path, keypoints: int = 2048) -> None:
-        from linglue.features.kornia_frontends import Aliked
-
-        self.keypoints = keypoints
-        self._aliked = Aliked(Path(folder) / ALIKED_FILE)
-        net = need("kornia.feature", "the teacher").LightGlue(None, input_dim=128)
-        buffers = {"confidence_thresholds": net.confidence_thresholds}  # a constant that the file may lack
-        load_weights(net, Path(folder) / LIGHTGLUE_FILE, "LightGlue for ALIKED as kornia stores it", buffers)
-        self._lightglue = net.eval()
-
-    def features(self, image: Image) -> Features:
-        return self._aliked.extract(image, self.keypoints)
-
-    @torch.inference_mode()
-    def match(self, zero: Features, one: Features) -> tuple[FloatArray, FloatArray]:
-        if not len(zero) or not len(one):
-            return np.zeros((0, 2), np.float32), np.zeros((0, 2), np.float32)
-        pairs = self._lightglue({"image0": zero.tensors(), "image1": one.tensors()})["matches"][0].numpy()
-        return zero.keypoints[pairs[:, 0]], one.keypoints[pairs[:, 1]]
-
-
-@dataclass(frozen=True)
-class LabelConfig:
-    """Which labels are made, and which are kept."""
-
-    longer_side: int = 1024  # images are shrunk to it
-    max_pairs: int = 300  # per scene, chosen at random
-    epipolar_error: float = 1.5  # pixels
-    min_inliers: int = 60  # else the pair is given up
-    min_share: float = 0.3  # of the teacher's matches, likewise
-    seed: int = 0
-
-
-def label_scene(
-    images: Path, folder: Path, teacher: Teacher, config: LabelConfig | None = None, progress: bool = True
-) -> int:
-    """Label pairs of a folder of photographs of one scene into `folder`; returns the number of verified pairs.
-
-    One file per pair, so that an interrupted run goes on; pairs that failed leave an empty one.
-    """
-    config = config or LabelConfig()
-    names = image_names(images, at_least=2)
-    every = list(combinations(range(len(names)), 2))
-    order = np.random.default_rng(config.seed).permutation(len(every))[: config.max_pairs]
-    folder.mkdir(parents=True, exist_ok=True)
-
-    @lru_cache(maxsize=64)
-    def features(number: int) -> Any:
-        return teacher.features(_read(images, names[number], config.longer_side))
-
-    kept = 0
-    for i, j in tqdm(sorted(every[k] for k in order), desc=images.name, unit="pair", disable=not progress):
-        path = folder / f"{_digest(names[i], names[j], repr(asdict(config)))}.npz"
-        if not path.exists():
-            matches = verified(*teacher.match(features(i), features(j)), config)
-            with atomic_path(path) as partial:
-                np.savez_compressed(
-                    partial,
-                    scene=np.array(images.resolve().name),
-                    names=np.array([names[i], names[j]]),
-                    longer_side=np.array(config.longer_side),
-                    points0=matches[0],
-                    points1=matches[1],
-                )
-        kept += len(_load(path)[2]) > 0
-    return kept
-
-
-def verified(points0: FloatArray, points1: FloatArray, config: LabelConfig) -> tuple[FloatArray, FloatArray]:
-    """The matches that one fundamental matrix explains, or none if they are too few or too small a share."""
-    none = np.zeros((0, 2), dtype=np.float32)
-    if len(points0) < max(config.min_inliers, 8):
-        return none, none
-    options = {"max_epipolar_error": config.epipolar_error, "seed": config.seed}
-    poselib = need("poselib", "verifying the teacher's matches")
-    _, info = poselib.estimate_fundamental(points0.astype(np.float64), points1.astype(np.float64), options)
-    inliers = np.asarray(info["inliers"], dtype=np.bool_)
-    if inliers.sum() < max(config.min_inliers, config.min_share * len(points0)):
-        return none, none
-    return points0[inliers], points1[inliers]
-
-
-def _read(images: Path, name: str, longer_side: int) -> Image:
-    return shrink(read_image(images / name), longer_side)
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-def _load(path: Path) -> tuple[str, list[str], FloatArray, FloatArray, int]:
-    """Scene, the two image names, the points of both images and the longer side they are meant at."""
-    try:
-        with np.load(path) as file:
-            longer_side = int(file["longer_side"])
-            return str(file["scene"]), file["names"].tolist(), file["points0"], file["points1"], longer_side
-    except Exception as error:  # damaged archives raise nearly anything
-        raise LinGlueError(f"{path}: not a file of teacher's labels; remove it and label again") from error
 
 
 @dataclass(frozen=True)
@@ -174,35 +50,49 @@ class TeacherConfig:
     spread: float = 1.5  # largest median distance of these matches from that map
 
 
-class TeacherGenerator:
-    """Draws labelled pairs. Needs no photographs, and no teacher."""
+class TeacherSource:
+    """Draws labelled pairs. Needs no images to be given, and no teacher."""
 
     def __init__(self, config: TeacherConfig) -> None:
         self.config = config
-        self._sets: list[tuple[Path, list[Path]]] = []
+        self._scenes: list[tuple[Path, list[Path]]] = []  # folder of images, files of labels
+        digest = hashlib.sha256()
         for images, labels in config.sets:
             if not Path(labels).is_dir():
                 raise LinGlueError(f"{labels}: no such folder, expected a folder of teacher's labels")
-            files = [path for path in sorted(Path(labels).glob("*.npz")) if len(_load(path)[2])]
+            files = [path for path in sorted(Path(labels).glob("*.npz")) if len(read_labels(path).points0)]
+            for file in files:
+                digest.update(file_sha256(file).encode())
             if files:
-                self._sets.append((Path(images), files))
-        if not self._sets:
+                self._scenes.append((Path(images), files))
+        if not self._scenes:
             raise LinGlueError(f"{len(config.sets)} sets of images hold no pair with verified labels")
+        self._sha256 = digest.hexdigest()
+        # A large scene has more to teach than a small one, but must not crowd it out.
+        shares = np.sqrt([len(files) for _, files in self._scenes])
+        self._shares = shares / shares.sum()
 
-    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImagePair:
-        """One pair; every set is as likely as any other. `photos` are not used."""
-        images, files = self._sets[int(rng.integers(len(self._sets)))]
-        scene, names, points0, points1, longer_side = _load(files[int(rng.integers(len(files)))])
-        sides = [(names[0], points0), (names[1], points1)]
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """All that decides what is drawn: the labels themselves, too."""
+        return {**asdict(self.config), "labels_sha256": self._sha256}
+
+    def __len__(self) -> int:
+        """Number of labelled pairs."""
+        return sum(len(files) for _, files in self._scenes)
+
+    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
+        """One pair, of a scene drawn by the square root of its number of pairs. `photos` are not used."""
+        images, files = self._scenes[int(rng.choice(len(self._scenes), p=self._shares))]
+        labels = read_labels(files[int(rng.integers(len(files)))])
+        sides = list(zip(labels.names, (labels.points0, labels.points1), strict=True))
         if rng.random() < 0.5:
             sides.reverse()
-        (name0, start), (name1, end) = sides
-        return ImagePair(
-            _read(images, name0, longer_side),
-            _read(images, name1, longer_side),
-            LocalAffineMapper(start, end, self.config),
-            LocalAffineMapper(end, start, self.config),
-            shows=frozenset({f"images:{scene}"}),
+        return ImageGroup(
+            [shrink(read_image(images / name), labels.longer_side) for name, _ in sides],
+            [(0, 1)],
+            lambda a, b: LocalAffineMapper(sides[a][1], sides[b][1], self.config),
+            shows=frozenset({f"images:{labels.scene}"}),
         )
 
 
@@ -255,29 +145,3 @@ def _local_affine(start: Array, end: Array, weight: Array) -> tuple[Array, Array
     median = np.full(len(start), np.inf)
     median[fit] = np.nanmedian(np.where(weight[fit] > 0, residual[fit], np.nan), axis=1)
     return linear, median, np.where(fit, residual[:, 0], np.inf)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m linglue.training.sources.teacher", description="Label a set of images."
-    )
-    parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of photographs of one scene")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="LABELS", help="where labels are kept")
-    parser.add_argument(
-        "--weights", type=Path, required=True, metavar="DIR", help=f"folder with {ALIKED_FILE} and {LIGHTGLUE_FILE}"
-    )
-    parser.add_argument("--max-pairs", type=int, default=LabelConfig.max_pairs, metavar="N", help="chosen at random")
-    options = parser.parse_args(arguments)
-    try:
-        teacher = LightGlueTeacher(options.weights)
-        kept = label_scene(options.images, options.output, teacher, LabelConfig(max_pairs=options.max_pairs))
-    except LinGlueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"{options.output}: {kept} pairs labelled")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,8 +14,9 @@ from scipy.spatial import cKDTree
 
 from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
-from linglue.training.sources.pairs import Flags, Points
-from linglue.training.sources.pinhole import BEHIND, Array, Pinhole
+from linglue.geometry.camera import BEHIND, Array, Camera, View
+from linglue.geometry.pose import Pose
+from linglue.training.sources.interface import Flags, Points
 from linglue.types import ImageSize, IndexArray
 
 SLACK = 5.0  # pixels a point must project beyond the frame to be certainly outside: cameras are not perfect
@@ -29,7 +30,7 @@ class SfmScene:
 
     name: str
     images: list[str]  # file names below the folder of the undistorted images
-    cameras: list[Pinhole]
+    views: list[View]
     points: Array  # (T, 3) in the world
     image: IndexArray  # (M,) of each observation: index into images, ascending
     track: IndexArray  # (M,) index into points
@@ -53,9 +54,7 @@ class SfmScene:
         where_b[self.track[in_b]] = np.arange(in_b.start, in_b.stop)
         rows = where_b[self.track[in_a]]
         target = np.where(rows[:, None] >= 0, self.xy[rows], np.nan)
-        return TrackMapper(
-            self.cameras[a], self.cameras[b], self.xy[in_a], self.points[self.track[in_a]], target, radius
-        )
+        return TrackMapper(self.views[a], self.views[b], self.xy[in_a], self.points[self.track[in_a]], target, radius)
 
     def save(self, path: Path) -> None:
         """Write it as one .npz file."""
@@ -64,10 +63,10 @@ class SfmScene:
                 partial,
                 name=np.array(self.name),
                 images=np.array(self.images),
-                size=np.array([c.size for c in self.cameras]),
-                k=np.stack([c.k for c in self.cameras]),
-                rotation=np.stack([c.rotation for c in self.cameras]),
-                translation=np.stack([c.translation for c in self.cameras]),
+                size=np.array([view.camera.size for view in self.views]),
+                k=np.stack([view.camera.matrix for view in self.views]),
+                rotation=np.stack([view.cam_from_world.rotation for view in self.views]),
+                translation=np.stack([view.cam_from_world.translation for view in self.views]),
                 points=self.points,
                 image=self.image,
                 track=self.track,
@@ -81,14 +80,10 @@ def load_scene(path: Path) -> SfmScene:
         raise LinGlueError(f"{path}: no such file, expected a scene made by python -m linglue.training.sources.sfm")
     try:
         with np.load(path) as file:
-            cameras = [
-                Pinhole(ImageSize(*size), *matrices)
-                for size, *matrices in zip(
-                    file["size"].tolist(), file["k"], file["rotation"], file["translation"], strict=True
-                )
-            ]
+            rows = zip(file["size"].tolist(), file["k"], file["rotation"], file["translation"], strict=True)
+            views = [View(Camera(ImageSize(*size), k), Pose(*motion)) for size, k, *motion in rows]
             arrays = [file[name] for name in ("points", "image", "track", "xy")]
-            return SfmScene(str(file["name"]), file["images"].tolist(), cameras, *arrays)
+            return SfmScene(str(file["name"]), file["images"].tolist(), views, *arrays)
     except Exception as error:  # damaged archives raise nearly anything
         raise LinGlueError(f"{path}: not a scene made by python -m linglue.training.sources.sfm") from error
 
@@ -102,8 +97,8 @@ class TrackMapper:
     b's frame, or if no depth of its viewing ray lies inside. Of every other point nothing is known: NaN.
     """
 
-    a: Pinhole
-    b: Pinhole
+    a: View
+    b: View
     xy: Array  # (M, 2) observations in a
     world: Array  # (M, 3) their points
     target: Array  # (M, 2) where b observes them; NaN where it does not
@@ -114,9 +109,9 @@ class TrackMapper:
         mapped = np.full(start.shape, np.nan)
         outside = ~self._ray_meets_b(start)
         mapped[outside] = self.b.project(self.a.lift(start[outside], np.full(outside.sum(), self._usual_depth())))[0]
-        mapped[outside & self.b.framed(mapped)] = BEHIND
+        mapped[outside & self.b.camera.framed(mapped)] = BEHIND
         common = np.isfinite(self.target[:, 0])
-        gone = ~common & ~self.b.framed(self.b.project(self.world)[0], SLACK)
+        gone = ~common & ~self.b.camera.framed(self.b.project(self.world)[0], SLACK)
         near, row = _nearest(self.xy[gone], start, self.radius)
         mapped[near] = self.b.project(self.world[gone][row])[0]
         visible = self._follow(start, common, mapped)
@@ -139,7 +134,7 @@ class TrackMapper:
             candidates[i, k] = target[r] + step[0] - step[1]
         agree = np.nanmax(np.abs(candidates - candidates[:, :1]), axis=(1, 2)) <= 2 * self.radius
         mapped[index] = np.where(agree[:, None], candidates[:, 0], np.nan)
-        visible[index] = agree & self.b.framed(candidates[:, 0])
+        visible[index] = agree & self.b.camera.framed(candidates[:, 0])
         return visible
 
     def _usual_depth(self) -> float:
@@ -151,14 +146,14 @@ class TrackMapper:
         In b's camera the ray is p + z·q. To lie in the frame is five linear conditions n·(p + z·q) ≥ 0, each of which
         bounds z from below or above; the ray meets b if the bounds leave anything.
         """
-        rotation = self.b.rotation @ self.a.rotation.T
-        p = self.b.translation - rotation @ self.a.translation
-        q = self.a.rays(pixels) @ rotation.T
-        width, height = self.b.size
+        b_from_a = self.b.from_view(self.a)
+        p = b_from_a.translation
+        q = self.a.camera.rays(pixels) @ b_from_a.rotation.T
+        width, height = self.b.camera.size
         limits = np.array(
             [[1, 0, SLACK], [-1, 0, width - 1 + SLACK], [0, 1, SLACK], [0, -1, height - 1 + SLACK]], dtype=np.float64
         )
-        normals = np.concatenate([limits @ self.b.k, [[0.0, 0.0, 1.0]]])
+        normals = np.concatenate([limits @ self.b.camera.matrix, [[0.0, 0.0, 1.0]]])
         constant, slope = normals @ p, q @ normals.T  # (5,), (N, 5)
         closest = CLOSEST * float(self.a.depth(self.world).min()) if len(self.world) else 0.0
         with np.errstate(divide="ignore", invalid="ignore"):

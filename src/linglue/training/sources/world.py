@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linglue.io.images import Image
-from linglue.training.sources.photos import Deck
-from linglue.training.sources.scene import Surface, quad, relief
-from linglue.training.sources.warp import fill, mosaic, pyramid
+from linglue.training.images.photos import Deck
+from linglue.training.images.warp import fill, mosaic, pyramid
+from linglue.training.sources.renderer import Surface, quad, relief
 from linglue.types import ImageSize
 
 Texture = Sequence[Image]  # pyramid

@@ -1,0 +1,167 @@
+"""What an evaluation found: rows, summary, settings; as tables, JSON, CSV and plots."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tabulate import SEPARATING_LINE, tabulate
+
+from linglue.core.atomic import atomic_path
+from linglue.errors import LinGlueError
+
+Summary = Mapping[str, Mapping[str, Mapping[str, Any]]]  # per group (split or scene) and method: named values
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text; the first `labels` columns are names, the others numbers."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    labels: int = 1
+
+    def text(self) -> str:
+        """Columns aligned for a terminal: names to the left, numbers to the right."""
+        lines: list[Any] = []
+        for before, row in zip((None, *self.rows), self.rows, strict=False):
+            if before is not None and self.labels > 1 and before[0] != row[0]:
+                lines.append(SEPARATING_LINE)
+            lines.append(row)
+        return self._format(lines, "simple")
+
+    def markdown(self) -> str:
+        """A table for documents."""
+        return self._format(list(self.rows), "pipe")
+
+    def _format(self, rows: list[Any], style: str) -> str:
+        align = ["left" if i < self.labels else "right" for i in range(len(self.header))]
+        text: str = tabulate(rows, self.header, style, colalign=align, disable_numparse=True)
+        return text
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one evaluation found.
+
+    Example:
+        >>> from linglue.evaluation import homography
+        >>> result = homography("hpatches", ["mnn", "linglue"], "work")  # doctest: +SKIP
+        >>> print(result.text())  # doctest: +SKIP
+        >>> result.write("work")  # doctest: +SKIP
+    """
+
+    task: str
+    summary: Summary
+    rows: Sequence[Mapping[str, Any]]  # one per method and pair, image or camera
+    row_kind: str  # "pairs", "images" or "cameras"
+    tables: Sequence[Table]
+    note: str  # how the tables came about
+    settings: Mapping[str, Any]
+    made: int  # predictions or models of this run
+    kept: int  # those that were there already
+    missing: Mapping[str, str] = field(default_factory=dict)  # methods without weights, and what they lack
+    problems: Sequence[str] = ()  # one line each
+    files: Mapping[str, Any] = field(default_factory=dict)  # written beside summary and rows
+
+    def text(self, markdown: bool = False) -> str:
+        """All tables and the note about them, for a terminal or for documents."""
+        tables = [_with_missing(table, self.missing) for table in self.tables]
+        return "\n\n".join([*(table.markdown() if markdown else table.text() for table in tables), self.note])
+
+    def json(self) -> dict[str, Any]:
+        """Everything but the rows; infinite numbers (failed estimates) are None, which every JSON reader takes."""
+        content: dict[str, Any] = json_values(
+            {
+                "settings": self.settings,
+                "results": self.summary,
+                "missing": self.missing,
+                "problems": list(self.problems),
+            }
+        )
+        return content
+
+    def write(self, folder: str | Path) -> dict[str, Path]:
+        """Write summary.json and the rows as CSV.
+
+        Returns:
+            The two files by what they hold.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {"summary": folder / "summary.json", self.row_kind: folder / f"{self.row_kind}.csv"}
+        write_json(files["summary"], self.json())
+        write_csv(files[self.row_kind], self.rows)
+        return files
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the curves: matching accuracy over the threshold, or the share of pairs over the pose error."""
+        from linglue.viz import plots
+
+        if self.task == "homography":
+            plots.plot_mma(Path(path), self.summary)
+        elif self.task == "pose":
+            plots.plot_pose(Path(path), _pose_errors(self.summary, self.rows))
+        else:
+            raise LinGlueError(f"evaluation {self.task} has no plot, expected homography or pose")
+
+
+def _with_missing(table: Table, missing: Mapping[str, str]) -> Table:
+    """The table with a row for each method that could not run."""
+    blank = ("",) * (len(table.header) - 3)
+    return Table(table.header, (*table.rows, *(("", name, "no weights", *blank) for name in missing)), table.labels)
+
+
+def _pose_errors(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """Per scene and method the errors of all pairs, in degrees."""
+    return {
+        scene: {
+            method: [
+                max(row["rotation_error"], row["translation_error"])
+                for row in rows
+                if row["method"] == method and scene in ("all", row["scene"])
+            ]
+            for method in methods
+        }
+        for scene, methods in summary.items()
+    }
+
+
+def percent(value: float) -> str:
+    """0.8971 → "89.7"."""
+    return f"{100 * value:.1f}"
+
+
+def relative(value: float, base: float | None) -> str:
+    """A time as a multiple of the base's, or in milliseconds without one."""
+    return f"{1000 * value:.0f}" if not base else f"{value / base:.1f}"
+
+
+def json_values(value: Any) -> Any:
+    """`value` with None for every number that JSON cannot hold."""
+    if isinstance(value, Mapping):
+        return {str(key): json_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_values(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON values; infinite numbers become null."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(json_values(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One line per row, columns in the order of the first row's keys."""
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,68 @@
+"""What all evaluations record and say about how their numbers came about."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from linglue.errors import LinGlueError
+from linglue.evaluation.estimators import CONFIDENCE, MAX_ITERATIONS, RobustSettings
+from linglue.sfm.extract import ExtractConfig
+
+TIME_NOTE = (
+    "time: median per pair of matching alone, features given; absolute times depend on the machine and its load, "
+    "compare only methods of one run"
+)
+
+
+def common_settings(
+    task: str, extract: ExtractConfig, methods: Mapping[str, Mapping[str, Any]], robust: RobustSettings | None = None
+) -> dict[str, Any]:
+    """What every task records about a run."""
+    settings = {
+        "task": task,
+        **extract.settings(),
+        "methods": dict(methods),
+        "versions": {"numpy": np.__version__, "torch": torch.__version__},
+    }
+    if robust is not None:
+        settings |= {"threshold": robust.threshold, "seed": robust.seed}
+        settings |= {"confidence": CONFIDENCE, "max_iterations": MAX_ITERATIONS}
+    return settings
+
+
+def size_note(extract: ExtractConfig) -> str:
+    """How features were taken, in words."""
+    size = f"longer side at most {extract.resize}" if extract.resize else "original size"
+    return f"{extract.features}, at most {extract.max_keypoints} keypoints, {size}"
+
+
+def extraction_note(extract: ExtractConfig, methods: Mapping[str, Mapping[str, Any]]) -> str:
+    """How features were taken, and how many pairs there are."""
+    first = next(iter(methods.values()))
+    return (
+        f"settings: {size_note(extract)} ({first['keypoints']:.0f} keypoints on average); {first['pairs']} pairs, "
+        "means per pair"
+    )
+
+
+def robust_note(robust: RobustSettings) -> str:
+    """The settings of a robust estimator, in words."""
+    return (
+        f"threshold {robust.threshold:g} px, confidence {CONFIDENCE}, at most {MAX_ITERATIONS} iterations, "
+        f"seed {robust.seed}"
+    )
+
+
+def check_scene_names(scenes: Sequence[Path]) -> None:
+    """Refuse scenes that would share a folder of results."""
+    if not scenes:
+        raise LinGlueError("no scene to measure, expected at least one")
+    twice = [name for name, times in Counter(scene.resolve().name for scene in scenes).items() if times > 1]
+    if twice:
+        raise LinGlueError(f"{twice[0]}: two of the given scenes have this name, expected different ones")

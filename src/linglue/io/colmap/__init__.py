@@ -1,0 +1,1 @@
+"""COLMAP's files: its database (`database`), changed all or nothing (`edit`), and matches as text (`text`)."""

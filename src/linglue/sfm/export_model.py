@@ -1,0 +1,99 @@
+"""A finished model for other programs: points as PLY, COLMAP's text files, undistorted images for splatting."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import cv2
+
+from linglue.core.atomic import atomic_folder, atomic_path
+from linglue.errors import LinGlueError
+from linglue.geometry.colmap import quiet_pycolmap
+from linglue.io.images import read_image
+from linglue.sfm.sparse_model import read_model, registered_names
+
+JPEG_QUALITY = 96  # of images that must be written anew
+
+_PURPOSE = "a 3D model"
+
+
+def export_ply(model: Path, target: Path) -> None:
+    """The points of the model in a folder, with their colours, as a PLY file."""
+    points = read_model(model)
+    with atomic_path(target) as partial:
+        points.export_PLY(partial)
+
+
+def export_text(model: Path, target: Path) -> None:
+    """The model as COLMAP's text files in a new folder."""
+    found = read_model(model)
+    spaced = next((name for name in registered_names(found) if len(name.split()) != 1), None)
+    if spaced is not None:
+        raise LinGlueError(f"{model}: {spaced!r} has white space, expected names without: COLMAP's text cannot hold it")
+    with _new_folder(target) as partial:
+        found.write_text(partial)
+
+
+def export_undistorted(model: Path, images: Mapping[str, Path], target: Path) -> int:
+    """Undistorted images and their model in a new folder: images/ and sparse/0/, as 3DGS and nerfstudio read them.
+
+    Args:
+        model: folder of the model.
+        images: files of the registered images by name; rotated upright as the model has them.
+        target: must not exist.
+
+    Returns:
+        the number of images.
+    """
+    names = registered_names(read_model(model))
+    missing = [name for name in names if name not in images or not images[name].is_file()]
+    if missing:
+        raise LinGlueError(f"{model}: {len(missing)} of its images are not found, e.g. {missing[0]}, expected --images")
+    with _new_folder(target) as partial, tempfile.TemporaryDirectory(dir=target.absolute().parent) as upright:
+        for name in names:
+            _link_upright(images[name], Path(upright) / name)
+        quiet_pycolmap(_PURPOSE).undistort_images(partial, model, upright, jpeg_quality=JPEG_QUALITY)
+        models = [file for file in (partial / "sparse").iterdir() if file.is_file()]
+        (partial / "sparse" / "0").mkdir()
+        for file in models:
+            file.rename(partial / "sparse" / "0" / file.name)
+        for entry in partial.iterdir():  # COLMAP's scripts for dense stereo
+            if entry.name not in ("images", "sparse"):
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    return len(names)
+
+
+def _link_upright(source: Path, target: Path) -> None:
+    """COLMAP ignores EXIF rotation: an image that has one is written anew, the others are only linked."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    pixels = read_image(source)
+    stored = cv2.imread(str(source), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    if stored is not None and stored.shape == pixels.shape and (stored[..., ::-1] == pixels).all():
+        target.symlink_to(source.absolute())
+    elif not cv2.imwrite(str(target), pixels[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]):
+        raise LinGlueError(f"{target}: cannot be written upright, expected an image format that OpenCV writes")
+
+
+@contextmanager
+def _new_folder(target: Path) -> Iterator[Path]:
+    """A folder to write to that takes the name of `target`, which must not exist, when the block ends well."""
+    check_new_folder(target)
+    try:
+        with atomic_folder(target) as partial:
+            yield partial
+    except RuntimeError as error:
+        raise LinGlueError(f"{target}: cannot be written ({str(error).splitlines()[0]})") from error
+
+
+def check_new_folder(target: Path) -> None:
+    """Refuse a folder that exists and is not empty."""
+    if target.is_dir() and not any(target.iterdir()):
+        return
+    if target.exists():
+        raise LinGlueError(f"{target}: exists already, expected a new folder")
+    if not target.absolute().parent.is_dir():
+        raise LinGlueError(f"{target}: its folder does not exist, expected a new folder in an existing one")

@@ -1,0 +1,83 @@
+"""What commands write: never an input, never another output, never outside the folder that was given."""
+
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+
+from linglue.io.npz import save_features
+from linglue.sfm.workspace import Workspace
+from linglue.types import Features
+
+
+def some_features(count=5):
+    rng = np.random.default_rng(0)
+    return Features(
+        keypoints=rng.uniform(0, 90, (count, 2)),
+        descriptors=rng.normal(size=(count, 128)),
+        image_size=(100, 100),
+        scales=np.ones(count),
+        oris=np.zeros(count),
+        kind="sift",
+    )
+
+
+@pytest.fixture
+def here(tmp_path, photos, monkeypatch):
+    """A folder with images, feature files, a list of queries and a work folder."""
+    for photo in photos:
+        shutil.copy(photo, tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "link.png").symlink_to(tmp_path / "a.png")
+    for name in ("f.npz", "g.npz"):
+        save_features(tmp_path / name, some_features())
+    (tmp_path / "queries.txt").write_text("a.png PINHOLE 600 400 500 500 300 200\n")
+    with Workspace(tmp_path / "work").features() as store:
+        store.put("a.png", "test", some_features())
+    with Workspace(tmp_path / "work").matches():
+        pass
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def content(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("match", "a.png", "b.png", "--draw", "a.png"),
+        ("match", "a.png", "b.png", "--draw", "sub/link.png"),
+        ("match", "a.png", "b.png", "--mask1", "sub/link.png", "--draw", "sub/../a.png"),
+        ("match", "f.npz", "g.npz", "-o", "f.npz"),
+        ("localize", "queries.txt", "--map", "work", "--images", ".", "-o", "queries.txt"),
+        ("export", "work", "--hloc-features", "same.h5", "--hloc-matches", "sub/../same.h5"),
+        ("export", "work", "--npz", "work"),
+    ],
+)
+def test_outputs_that_are_inputs_or_each_other(run, here, arguments):
+    before = content(here)
+    outcome = run(*arguments)
+    assert outcome.code == 1 and "is the same file as" in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1
+    assert content(here) == before
+
+
+def test_names_do_not_leave_the_folder_they_are_exported_to(run, here):
+    with Workspace(here / "work").features() as store:
+        store.put("../../escaped", "test", some_features())
+    outcome = run("export", "work", "--npz", here / "out" / "npz")
+    assert outcome.code == 1 and "image name is '../../escaped', expected a plain path below" in outcome.err
+    assert not list(here.parent.rglob("escaped*")) and not (here / "out").exists()
+
+
+def test_names_do_not_enter_with_a_file(run, here):
+    with h5py.File(here / "evil.h5", "w") as file:
+        group = file.create_group("..").create_group("escaped")
+        group["keypoints"], group["descriptors"] = np.zeros((1, 2)), np.zeros((128, 1))
+        group["image_size"] = np.array([10, 10])
+    outcome = run("import-hloc", "evil.h5", "--features", "sift", "-o", "new")
+    assert outcome.code == 1 and "evil.h5: image name is '../escaped'" in outcome.err
+    assert not (here / "new").exists()

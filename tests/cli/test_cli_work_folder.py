@@ -1,0 +1,295 @@
+"""A work folder tells the truth, and nothing in it that is not ours is ever lost."""
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from linglue.io.hloc import list_hloc_images, load_hloc_features, load_hloc_matches
+from linglue.io.pair_list import read_pairs
+from linglue.sfm.sparse_model import read_model, registered_names
+from linglue.sfm.workspace import Workspace
+from rendered import FOCAL, SIZE, render, write_photos
+
+VIEWS = 5
+FEW = ("--max-keypoints", 300, "--workers", 1)
+INTRINSICS = ("--intrinsics", f"{FOCAL},{FOCAL},{SIZE.width / 2},{SIZE.height / 2}")
+NAMES = [view.name for view in render(VIEWS)]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Images, and a finished work folder of four of the five."""
+    from linglue.cli import main
+
+    folder = tmp_path_factory.mktemp("made")
+    write_photos(folder / "images", render(VIEWS))
+    last = folder / "images" / NAMES[-1]
+    last.rename(folder / "last.png")
+    command = ("reconstruct", folder / "images", "-o", folder / "work", *FEW, *INTRINSICS)
+    assert main([str(argument) for argument in command]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def state(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".linglue.lock"}
+
+
+def facts(outcome) -> dict:
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)
+
+
+def refused(outcome, wanted: str) -> None:
+    assert outcome.code == 1 and outcome.err.count("\n") == 1, outcome.err
+    assert wanted in outcome.err
+
+
+def test_export_after_other_settings_pairs_no_old_indices_with_new_keypoints(run, folder):
+    work, matches = folder / "work", folder / "matches.h5"
+    run("extract", folder / "images", "-o", work, "--max-keypoints", 150, "--workers", 1)
+    refused(run("export", work, "--hloc-matches", matches), "no current matches")
+    assert not matches.exists()
+    assert facts(run("match-pairs", work, "--json", "--workers", 1))["made"] == 6
+    facts(run("export", work, "--hloc-matches", matches, "--hloc-features", folder / "features.h5", "--json"))
+    for pair in read_pairs(work / "pairs.tsv"):
+        indices, _ = load_hloc_matches(matches, *pair)
+        assert indices.max() < 150 == len(load_hloc_features(folder / "features.h5", pair[0]))
+
+
+def test_deleted_images_vanish_everywhere_and_come_back_for_nothing(run, folder):
+    work, gone = folder / "work", folder / "images" / NAMES[1]
+    gone.rename(folder / "gone.png")
+    assert facts(run("extract", folder / "images", "-o", work, *FEW, "--json"))["stale"] == 1
+    found = facts(run("export", work, "--hloc-features", folder / "f.h5", "--hloc-matches", folder / "m.h5", "--json"))
+    assert (found["images"], found["pairs"]) == (3, 3) and len(found["problems"]) == 2
+    assert NAMES[1] not in list_hloc_images(folder / "f.h5")
+    matched = facts(run("match-pairs", work, "--workers", 1, "--json"))
+    assert (matched["made"], matched["kept"]) == (0, 3)
+    assert facts(run("pairs", work, "--json"))["pairs"] == 3
+    (folder / "gone.png").rename(gone)
+    assert facts(run("extract", folder / "images", "-o", work, *FEW, "--json"))["made"] == 0
+
+
+def test_an_image_of_the_same_size_and_time_but_other_content(run, folder):
+    path = folder / "images" / NAMES[0]
+    run("extract", folder / "images", "-o", folder / "work", *FEW)
+    times, content = path.stat(), bytearray(path.read_bytes())
+    other = (folder / "images" / NAMES[1]).read_bytes()[: len(content)].ljust(len(content), b"\0")
+    path.write_bytes(other)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert facts(run("extract", folder / "images", "-o", folder / "work", *FEW, "--json"))["made"] == 0
+    assert facts(run("extract", folder / "images", "-o", folder / "work", *FEW, "--verify", "--json"))["made"] == 1
+
+
+@pytest.mark.parametrize("name", ["database.db", "model", "summary.json", "retrieval.npz", "pairs.tsv"])
+def test_what_linglue_did_not_make_is_not_replaced(run, folder, name):
+    project = folder / "project"
+    project.mkdir()
+    if name == "model":
+        (project / name).mkdir()
+        (project / name / "points3D.bin").write_bytes(b"mine")
+    else:
+        (project / name).write_bytes(b"mine")
+    before = state(folder)
+    command = ("reconstruct", folder / "images", "-o", project, *FEW, *INTRINSICS)
+    refused(run(*command), f"{project / name}: was not made by LinGlue in this folder, expected another work folder")
+    assert state(folder) == before
+    assert run(*command, "--overwrite").code == 0
+    assert state(folder) != before
+
+
+@pytest.mark.parametrize("name", ["features.db", "matches.db"])
+def test_another_programs_sqlite_file_is_refused(run, folder, name):
+    project = folder / "project"
+    project.mkdir()
+    with sqlite3.connect(project / name) as connection:
+        connection.execute("CREATE TABLE mine (a)")
+    connection.close()
+    before = (project / name).read_bytes()
+    refused(run("reconstruct", folder / "images", "-o", project, *FEW), "another program's SQLite file")
+    assert (project / name).read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["database.db", "pictures/model.png", "model/points3D.bin", "retrieval.npz", "model"])
+def test_what_is_missing_in_a_finished_folder_is_made_again(run, folder, name):
+    work = folder / "work"
+    before = {path: path.stat().st_mtime_ns for path in work.rglob("*.bin")}
+    path = work / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert "unfinished" in facts(run("status", work, "--json"))["model"]["state"] or name == "model/points3D.bin"
+    run("reconstruct", folder / "images", "-o", work, *FEW, *INTRINSICS)
+    assert path.exists()
+    if not name.startswith("model"):
+        assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert registered_names(read_model(work / "model")) == NAMES[:-1]
+
+
+def test_a_finished_reconstruction_is_only_read(run, folder, monkeypatch):
+    assert run("reconstruct", folder / "images", "-o", folder / "work", *FEW, *INTRINSICS).code == 0
+    for name in ("extract.read_image", "sparse_model.read_image", "scan.file_sha256"):
+        monkeypatch.setattr(f"linglue.sfm.{name}", lambda *_: pytest.fail("read again"))
+    before = state(folder / "work")
+    assert run("reconstruct", folder / "images", "-o", folder / "work", *FEW, *INTRINSICS).code == 0
+    after = state(folder / "work")
+    assert {path.name for path in before if before[path] != after[path]} <= {"matches.db", "features.db"}
+
+
+def test_added_images_continue_the_model(run, folder):
+    work = folder / "work"
+    old = {i.name: i.image_id for i in read_model(work / "model").images.values()}
+    (folder / "last.png").rename(folder / "images" / NAMES[-1])
+    command = ("reconstruct", folder / "images", "-o", work, *FEW, *INTRINSICS, "--json")
+    found = facts(run(*command))
+    assert found["model"]["registered"] == VIEWS
+    assert "the model of 4 images was continued" in found["notes"][0]
+    new = {i.name: i.image_id for i in read_model(work / "model").images.values()}
+    assert {name: new[name] for name in old} == old
+    assert facts(run(*command))["model"] == found["model"]  # and it is finished
+    (work / "database.db").unlink()
+    assert facts(run(*command))["model"] == found["model"]
+
+
+def test_map_makes_the_model_of_the_stores(run, folder):
+    work, other = folder / "work", folder / "other"
+    for arguments in (
+        ("extract", folder / "images", "-o", other, *FEW),
+        ("pairs", other),
+        ("match-pairs", other, "--workers", 1),
+    ):
+        assert run(*arguments).code == 0
+    found = facts(run("map", other, *INTRINSICS, "--json"))
+    assert found["model"]["registered"] == 4 and found["unregistered"] == []
+    whole = json.loads((work / "summary.json").read_text())
+    assert found["model"] == pytest.approx(whole["model"], rel=1e-3)  # threads change last digits
+    refused(run("map", folder / "images"), "holds no features.db")
+    for name in ("model", "database.db"):
+        assert (other / name).exists()
+
+
+def test_imported_features_are_used_as_they_are(run, folder):
+    work, other = folder / "work", folder / "other"
+    run("export", work, "--hloc-features", folder / "f.h5")
+    assert run("import-hloc", folder / "f.h5", "-o", other, "--features", "sift").code == 0
+    with Workspace(other).features() as store:
+        before = store.made_from()
+    found = facts(run("reconstruct", folder / "images", "-o", other, "--workers", 1, *INTRINSICS, "--json"))
+    assert found["model"]["registered"] == 4
+    with Workspace(other).features() as store:
+        assert store.made_from() == before and store.imported()
+    refused(run("extract", folder / "images", "-o", other, *FEW), "holds imported features")
+    refused(
+        run("reconstruct", folder / "images", "-o", other, "--features", "disk"), "--features is disk, expected sift"
+    )
+    refused(run("import-hloc", folder / "f.h5", "-o", work, "--features", "sift"), "holds extracted features")
+    assert run("extract", folder / "images", "-o", other, *FEW, "--overwrite").code == 0
+
+
+def test_features_of_another_kind_are_not_mixed(run, folder):
+    from linglue.io.hloc import write_hloc_features
+    from linglue.types import Features
+
+    rng = np.random.default_rng(0)
+    for kind, dim in (("sift", 128), ("superpoint", 256)):
+        found = Features(
+            keypoints=rng.uniform(0, 99, (9, 2)), descriptors=rng.normal(size=(9, dim)), image_size=(99, 99)
+        )
+        write_hloc_features(folder / f"{kind}.h5", "a.jpg", found)
+    assert run("import-hloc", folder / "sift.h5", "-o", folder / "new", "--features", "sift").code == 0
+    before = state(folder / "new")
+    other = ("import-hloc", folder / "superpoint.h5", "-o", folder / "new", "--features", "superpoint")
+    refused(run(*other), "holds sift features, expected superpoint")
+    assert state(folder / "new").keys() == before.keys()
+    with Workspace(folder / "new").features() as store:
+        assert store.kind() == "sift"
+    assert run(*other, "--overwrite").code == 0
+    write_hloc_features(folder / "bad.h5", "../../escaped", found)
+    refused(run("import-hloc", folder / "bad.h5", "-o", folder / "bad", "--features", "superpoint"), "../escaped")
+    assert not (folder / "bad").exists()
+
+
+def test_status_tells_what_is_current_without_heavy_packages(run, folder):
+    work = folder / "work"
+    found = facts(run("status", work, "--json"))
+    assert (found["features"]["images"], found["pairs"]["matched"]) == (4, 6)
+    assert found["model"]["state"] == "current" and found["bytes"]["features.db"] > 0
+    run("extract", folder / "images", "-o", work, "--max-keypoints", 100, "--workers", 1)
+    found = facts(run("status", work, "--json"))
+    assert found["pairs"] == {"current": 6, "matched": 0, "to_match": 6, "stale": 6}
+    assert found["model"]["state"].startswith("stale")
+    code = (
+        "import sys; from linglue.cli import main; code = main(['status', sys.argv[1]]); "
+        "sys.exit(code or any(name in sys.modules for name in ('torch', 'cv2')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(work)], capture_output=True).returncode == 0
+
+
+def test_clean_removes_what_is_stale_and_only_ours(run, folder):
+    work = folder / "work"
+    run("extract", folder / "images", "-o", work, "--max-keypoints", 100, "--workers", 1)
+    (work / "model" / "mine.txt").write_text("mine")
+    assert facts(run("clean", work, "--json")) == {"images": 0, "pairs": 6, "removed": []}
+    (work / "my.db").write_text("mine")
+    removed = facts(run("clean", work, "--model", "--json"))["removed"]
+    assert str(work / "database.db") in removed and (work / "my.db").exists()
+    assert not (work / "summary.json").exists() and (work / "pairs.tsv").exists()
+    assert (work / "model" / "mine.txt").read_text() == "mine"
+
+
+def test_colmaps_own_layout(run, folder, monkeypatch):
+    project = folder / "project"
+    shutil.copytree(folder / "images", project / "images")
+    found = facts(run("reconstruct", project / "images", "-o", project, *FEW, *INTRINSICS, "--json"))
+    assert (found["model"]["registered"], found["problems"]) == (4, [])
+    monkeypatch.chdir(project / "images")
+    for _ in range(2):
+        found = facts(run("reconstruct", ".", "-o", ".", *FEW, *INTRINSICS, "--json"))
+        assert (found["model"]["registered"], found["problems"]) == (4, [])
+
+
+def test_a_folder_that_cannot_be_written_can_be_exported(run, folder, monkeypatch):
+    work = folder / "work"
+    before = state(work)
+    for name in ("core.sqlite", "sfm.workspace"):
+        monkeypatch.setattr(
+            f"linglue.{name}.os.access", lambda path, mode: not Path(path).is_relative_to(work), raising=True
+        )
+    assert run("export", work, "--hloc-features", folder / "f.h5", "--ply", folder / "p.ply").code == 0
+    assert run("status", work).code == 0
+    assert state(work) == before
+
+
+def test_the_model_for_other_programs(run, folder):
+    pycolmap = pytest.importorskip("pycolmap")
+    assert run("export", folder / "work", "--ply", folder / "p.ply", "--undistorted", folder / "3dgs").code == 0
+    assert (folder / "p.ply").read_bytes().startswith(b"ply")
+    refused(run("export", folder / "work", "--model-text", folder / "text"), "white space")
+    assert not (folder / "text").exists()
+    flat = pycolmap.Reconstruction(folder / "3dgs" / "sparse" / "0")
+    assert {camera.model.name for camera in flat.cameras.values()} == {"PINHOLE"}
+    assert {p.name for p in (folder / "3dgs").iterdir()} == {"images", "sparse"}
+    sizes = {cv2.imread(str(folder / "3dgs" / "images" / name)).shape[:2] for name in NAMES[:-1]}
+    assert sizes == {(camera.height, camera.width) for camera in flat.cameras.values()}
+    refused(run("export", folder / "work", "--undistorted", folder / "3dgs"), "exists already, expected a new folder")
+
+
+def test_only_the_images_of_a_list(run, folder):
+    (folder / "list.txt").write_text(f"{NAMES[0]}\n# a comment\n{NAMES[2]}\nmissing.jpg\n")
+    command = ("extract", folder / "images", "-o", folder / "new", "--image-list", folder / "list.txt", *FEW, "--json")
+    found = facts(run(*command))
+    assert found["images"] == 2 and found["problems"] == [f"missing.jpg: no such file in {folder / 'images'}, left out"]
+    (folder / "list.txt").write_text("../last.png\n")
+    refused(run(*command[:-1]), "'../last.png', expected a plain path below a folder")
