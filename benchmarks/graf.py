@@ -21,8 +21,8 @@ from linglue.features import make_extractor
 from linglue.matching.baselines import mutual_matches
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
+from linglue.network.batch import matchable
 from linglue.network.config import PRESETS, LinGlueConfig
-from linglue.network.linglue import views
 from linglue.training.identity import identity_network
 from linglue.types import Features
 
@@ -66,10 +66,9 @@ def linglue(features0: Features, features1: Features, preset: str) -> tuple[torc
     network = identity_network(LinGlueConfig.preset(preset, features0.dim), descriptors).eval()
     entry0, entry1 = features0.tensors(), features1.tensors()
     encoded = network.encode(entry0, entry1)
-    x0, x1 = encoded.descriptors0[0], encoded.descriptors1[0]
-    view0, view1, _, _ = views(entry0, entry1)[0]
-    accepted, _ = match_descriptors(view0, view1, x0, x1, MatchingConfig(completion=None))
-    return accepted, match_descriptors(view0, view1, x0, x1, MatchingConfig())[0]
+    (pair,) = matchable(entry0, entry1, encoded.descriptors0, encoded.descriptors1)
+    accepted, _ = match_descriptors(*pair, MatchingConfig(completion=None))
+    return accepted, match_descriptors(*pair, MatchingConfig())[0]
 
 
 def main() -> None:

@@ -32,8 +32,9 @@ from linglue.core.stopwatch import Stopwatch
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import select
+from linglue.network.batch import matchable
 from linglue.network.config import PRESETS, LinGlueConfig
-from linglue.network.linglue import LinGlue, views
+from linglue.network.linglue import LinGlue
 from linglue.training.identity import identity_network
 from linglue.types import Features, ImageSize
 
@@ -98,7 +99,7 @@ def prepare(network: LinGlue, count: int, stage: str) -> Callable[[Probe], Any]:
         return lambda probe: probe.call("network", lambda: network.encode(entry0, entry1))
     encoded = network.encode(entry0, entry1)
     x0, x1, f0, f1 = (x[0] for x in (encoded.descriptors0, encoded.descriptors1, encoded.coarse0, encoded.coarse1))
-    view0, view1, _, _ = views(entry0, entry1)[0]
+    view0, view1, _, _ = matchable(entry0, entry1, encoded.descriptors0, encoded.descriptors1)[0]
 
     def selection() -> None:
         nearest0, nearest1 = nearest_both_ways(f0, f1)

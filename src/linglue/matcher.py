@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -20,7 +21,8 @@ from linglue.features.base import Extractor
 from linglue.io.images import Image, ImageSource, Mask
 from linglue.matching.baselines import MutualNearest, RatioTest
 from linglue.matching.match import MatchingConfig, match_descriptors
-from linglue.network.linglue import LinGlue, collate, views
+from linglue.network.batch import collate, matchable
+from linglue.network.linglue import LinGlue
 from linglue.network.weights import find_weights, load_network, packaged_weights, read_info
 from linglue.types import Features, Matches
 
@@ -89,6 +91,7 @@ class Matcher:
         self.kind = kind
         self.device = torch.device(device)
         self.matching = matching or MatchingConfig()
+        self._encoded: WeakKeyDictionary[Features, torch.Tensor] = WeakKeyDictionary()
 
     @classmethod
     def from_pretrained(
@@ -210,18 +213,23 @@ class Matcher:
         for pair in pairs:
             for features in pair:
                 self._check(features)
-        if len(pairs) == 1:  # no padding, no mask
-            entry0, entry1 = (features.tensors(self.device) for features in pairs[0])
-        else:
-            entry0, entry1 = (collate(side, self.device) for side in zip(*pairs, strict=True))
         with watch.stage("network"):
+            sides = [[self._entry(features) for features in side] for side in zip(*pairs, strict=True)]
+            entry0, entry1 = (side[0] if len(side) == 1 else collate(side) for side in sides)  # one needs no padding
             encoded = self.network.encode(entry0, entry1)
         results = []
-        for b, (view0, view1, valid0, valid1) in enumerate(views(entry0, entry1)):
-            x0, x1 = encoded.descriptors0[b][valid0], encoded.descriptors1[b][valid1]  # (N, C), (M, C)
-            found = match_descriptors(view0, view1, x0, x1, self.matching, self.network.dustbin, watch)
-            results.append(Matches.of(*pairs[b], *found, timing=dict(watch.seconds)))
+        found = matchable(entry0, entry1, encoded.descriptors0, encoded.descriptors1)
+        for pair, encoded_pair in zip(pairs, found, strict=True):
+            matches = match_descriptors(*encoded_pair, self.matching, self.network.dustbin, watch)
+            results.append(Matches.of(*pair, *matches, timing=dict(watch.seconds)))
         return results
+
+    def _entry(self, features: Features) -> dict[str, torch.Tensor]:
+        """The network's input, with what it knows of this image from earlier pairs, as long as the features live."""
+        entry = features.tensors(self.device)
+        if features not in self._encoded:
+            self._encoded[features] = self.network.encode_image(entry)
+        return {**entry, "encoded": self._encoded[features]}
 
     def _check(self, features: Features) -> None:
         if features.kind != self.kind:

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import Selection, View, select
-from linglue.network import linglue as module
-from linglue.network.linglue import linear_attention, pairwise_attention, positive
+from linglue.network import groups as module
+from linglue.network.groups import all_groups
+from linglue.network.linglue import pairwise_attention, positive, remember
 
 SIZE = torch.tensor([300.0, 200.0])
 
@@ -43,32 +44,45 @@ def test_positive_has_the_derivative_of_elu():
     assert torch.autograd.gradcheck(positive, (x,))
 
 
+def same_head(heads, size):
+    """(C, C) one where two channels are of the same head."""
+    head = torch.arange(heads).repeat_interleave(size)
+    return (head[:, None] == head).float()
+
+
+def linear_attention(query, key, value):
+    """query (N, H, d), key and value (M, H, d) → (N, H, d)."""
+    memory = remember(positive(key.flatten(1)), value.flatten(1), same_head(*query.shape[1:]))
+    return memory.read(positive(query.flatten(1))).unflatten(1, query.shape[1:])
+
+
+def pairwise(query, key, value, chosen):
+    """The same within neighborhoods, with the queries and the keys as the two images of a pair."""
+    n, m = len(query), len(key)
+    images = [slice(0, n), slice(n, n + m)]
+    none = torch.zeros(m, *query.shape[1:])
+    tokens = [torch.cat(two).flatten(1) for two in ((query, none), (none[:1].expand(n, -1, -1), key))]
+    tokens.append(torch.cat([none[:1].expand(n, -1, -1), value]).flatten(1))
+    groups = all_groups([chosen], images, [1])
+    heads = same_head(*query.shape[1:])
+    message = pairwise_attention(positive(tokens[0]), positive(tokens[1]), tokens[2], groups, heads)
+    assert not message[n:].any()
+    return message[:n].unflatten(1, query.shape[1:])
+
+
 @pytest.mark.parametrize(("heads", "size"), [(1, 8), (4, 2), (8, 8)])
-@pytest.mark.parametrize("masked", [False, True])
-def test_linear_attention_equals_equation(heads, size, masked):
-    query, key, value = random_tensors((2, 7, heads, size), (2, 9, heads, size), (2, 9, heads, size))
-    mask = torch.rand(2, 9, generator=torch.Generator().manual_seed(1)) < 0.6 if masked else None
-    found = linear_attention(query, key, value, mask)
-    for b in range(2):
-        allowed = set(range(9)) if mask is None else set(mask[b].nonzero()[:, 0].tolist())
-        for h in range(heads):
-            for i in range(7):
-                expected = naive(query[b, i, h], key[b, :, h], value[b, :, h], allowed)
-                torch.testing.assert_close(found[b, i, h], expected, atol=1e-4, rtol=1e-4)
-
-
-def test_masked_keys_never_enter():
-    query, key, value = random_tensors((1, 5, 2, 4), (1, 6, 2, 4), (1, 6, 2, 4))
-    mask = torch.tensor([[True, True, True, True, False, False]])
-    other = value.clone()
-    other[:, 4:] = 1e6
-    expected = linear_attention(query, key[:, :4], value[:, :4])
-    torch.testing.assert_close(linear_attention(query, key, other, mask), expected)
+def test_linear_attention_equals_equation(heads, size):
+    query, key, value = random_tensors((7, heads, size), (9, heads, size), (9, heads, size))
+    found = linear_attention(query, key, value)
+    for h in range(heads):
+        for i in range(7):
+            expected = naive(query[i, h], key[:, h], value[:, h], set(range(9)))
+            torch.testing.assert_close(found[i, h], expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)])
 def test_nothing_to_read_gives_zero(shape):
-    query, key = torch.randn(1, shape[0], 2, 4), torch.randn(1, shape[1], 2, 4)
+    query, key = torch.randn(shape[0], 2, 4), torch.zeros(shape[1], 2, 4)
     assert torch.equal(linear_attention(query, key, key), torch.zeros_like(query))
 
 
@@ -103,7 +117,7 @@ def test_pairwise_attention_equals_equation(separation):
     shared = [len(set(b.target.tolist())) < len(set(b.source.tolist())) for b in chosen.neighborhoods()]
     assert any(shared), "the case of several sources with one target is covered"
     expected = naive_pairwise(query, key, value, chosen)
-    torch.testing.assert_close(pairwise_attention(query, key, value, chosen), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(pairwise(query, key, value, chosen), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_keypoints_in_no_neighborhood_receive_zero():
@@ -112,7 +126,7 @@ def test_keypoints_in_no_neighborhood_receive_zero():
     outside = [i for i in range(60) if i not in inside]
     assert inside and outside
     query, key, value = random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4))
-    message = pairwise_attention(query, key, value, chosen)
+    message = pairwise(query, key, value, chosen)
     assert not message[outside].any()
     assert message[sorted(inside)].abs().sum((1, 2)).min() > 0
 
@@ -123,9 +137,10 @@ def test_chunks_change_neither_result_nor_gradients(tokens, monkeypatch):
     results = []
     for size in (1 << 16, tokens):
         monkeypatch.setattr(module, "PADDED_TOKENS", size)
+        monkeypatch.setattr(module, "SPREAD", 1e9 if size > tokens else 1.1)
         inputs = [x.requires_grad_() for x in random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4))]
         query, key, value = inputs
-        message = pairwise_attention(query, key, value, chosen)
+        message = pairwise(query, key, value, chosen)
         (message * torch.linspace(-1, 1, message.numel()).reshape(message.shape)).sum().backward()
         results.append([message.detach(), *(x.grad for x in inputs)])
     for whole, cut in zip(*results, strict=True):
@@ -139,5 +154,5 @@ def test_no_seeds_no_message():
     full = selection()
     chosen = Selection(full.points0, full.matched, full.index, empty, full.reach0, full.reach1)
     query, key, value = random_tensors((60, 2, 4), (45, 2, 4), (45, 2, 4))
-    message = pairwise_attention(query, key, value, chosen)
+    message = pairwise(query, key, value, chosen)
     assert torch.equal(message, torch.zeros(60, 2, 4))

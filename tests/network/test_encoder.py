@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linglue.network.linglue import EncoderLayer, GeometryEncoder, linear_attention
+from linglue.network import linglue as module
+from linglue.network.linglue import EncoderLayer, GeometryEncoder
 
 
 def affine(layer, x):
@@ -18,13 +19,16 @@ def norm(layer, x):
     return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * layer.weight + layer.bias
 
 
+@pytest.mark.parametrize("block", [1024, 3])
 @pytest.mark.parametrize("input_dim", [None, 20])
-def test_layer_equals_formula(input_dim):
+@torch.no_grad()
+def test_layer_equals_formula(input_dim, block, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", block)
     torch.manual_seed(0)
     layer = EncoderLayer(16, 4, input_dim)
     for parameter in layer.parameters():  # also those that begin as zeros and ones
         torch.nn.init.normal_(parameter, std=0.5)
-    x, y = torch.randn(2, 5, input_dim or 16), torch.randn(2, 7, input_dim or 16)
+    x, y = torch.randn(5, input_dim or 16), torch.randn(7, input_dim or 16)
     qx, ky, vy = x, y, y
     if input_dim:
         qx, ky, vy = (
@@ -35,12 +39,15 @@ def test_layer_equals_formula(input_dim):
     heads = []
     for h in range(4):
         part = slice(4 * h, 4 * h + 4)
-        weight = (F.elu(q[..., part]) + 1) @ (F.elu(k[..., part]) + 1).mT  # (B, N, M)
+        weight = (F.elu(q[..., part]) + 1) @ (F.elu(k[..., part]) + 1).mT  # (N, M)
         heads.append(weight / weight.sum(-1, keepdim=True) @ v[..., part])
     message = norm(layer.norm_message, affine(layer.merge, torch.cat(heads, -1)))
     hidden = affine(layer.mlp[0], torch.cat([qx, message], -1)).clamp(min=0)
     expected = qx + norm(layer.norm_update, affine(layer.mlp[2], hidden))
-    torch.testing.assert_close(layer(x, y, linear_attention), expected, atol=1e-3, rtol=1e-4)
+    found = layer(torch.cat([x, y]), [slice(0, 5), slice(5, 12)], [1, 0])[:5]  # x reads y
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
+    with torch.enable_grad():  # another way through the layer
+        torch.testing.assert_close(layer(torch.cat([x, y]), [slice(0, 5), slice(5, 12)], [1, 0])[:5], found)
 
 
 @pytest.mark.parametrize(("dim", "count"), [(64, 41_664), (256, 658_176)])

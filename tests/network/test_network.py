@@ -12,11 +12,14 @@ import torch.nn.functional as F
 from linglue.errors import LinGlueError
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.neighborhood import View
+from linglue.network.batch import collate
 from linglue.network.config import PRESETS, LinGlueConfig
-from linglue.network.linglue import LinGlue, collate
+from linglue.network.linglue import LinGlue
 from linglue.training.identity import identity_network
 from linglue.types import Features
 from matching.scene import Scene, affine, brute_force, make_scene, sorted_pairs
+
+from . import reference
 
 COUNTS = {
     "pair": 840_960,
@@ -58,7 +61,7 @@ def random_network(preset: str, input_dim: int = DIM) -> LinGlue:
 @torch.inference_mode()
 def run(network: LinGlue, *pairs: tuple[Features, Features], extra: int = 0):
     """The network on a batch, with `extra` more padding than needed."""
-    sides = [collate(side) for side in zip(*pairs, strict=True)]
+    sides = [collate([f.tensors() for f in side]) for side in zip(*pairs, strict=True)]
     for side in sides:
         for name in ("keypoints", "descriptors", "scales", "oris", "mask"):
             if name in side:
@@ -118,6 +121,38 @@ def test_swapped_images_give_swapped_results(preset):
     for a, b in (("descriptors0", "descriptors1"), ("coarse0", "coarse1"), ("matches0", "matches1")):
         torch.testing.assert_close(here[a], there[b], atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(here[b], there[a], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("preset", [p for p in PRESETS if p != "linear-sinkhorn"])
+@torch.inference_mode()
+def test_network_equals_its_plain_reference(preset):
+    """Fused, blocked and concatenated against one image after the other: the same but for rounding."""
+    network, (one, two) = random_network(preset), pair_of(scene_of(250, 50))
+    entries = one.tensors(), two.select(np.arange(280)).tensors()
+    encoded, plain = network.encode(*entries), reference.encode(network, *entries)
+    torch.testing.assert_close(encoded.descriptors0[0], plain[0], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(encoded.descriptors1[0], plain[1], atol=1e-5, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_matches_equal_those_of_the_plain_reference_on_real_features(matcher, pair):
+    found = [matcher.extract(image, 600) for image in (pair.image0, pair.image1)]
+    entries = [f.tensors() for f in found]
+    x0, x1 = reference.encode(matcher.network, *entries)
+    view0, view1 = (View(e["keypoints"][0], e["image_size"][0], e["scales"][0], e["oris"][0]) for e in entries)
+    pairs, _ = match_descriptors(view0, view1, x0, x1, MatchingConfig())
+    assert sorted_pairs(pairs) == sorted(map(tuple, matcher.match(*found).indices.tolist()))
+    assert len(pairs) > 200
+
+
+@torch.inference_mode()
+def test_what_an_image_knows_of_itself_is_computed_once():
+    network, pair = random_network("geo"), pair_of(scene_of(250, 50))
+    entries = pair[0].tensors(), pair[1].tensors()
+    known = [{**entry, "encoded": network.encode_image(entry)} for entry in entries]
+    assert torch.equal(network.encode(*known).descriptors0, network.encode(*entries).descriptors0)
+    spoiled = {**known[0], "encoded": torch.zeros_like(known[0]["encoded"])}
+    assert not torch.equal(network.encode(spoiled, known[1]).descriptors0, network.encode(*entries).descriptors0)
 
 
 def test_output_dictionary_is_consistent():

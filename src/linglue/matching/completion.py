@@ -83,9 +83,17 @@ def predict(
     moved = anchors1[index] + np.einsum("nkij,nkj->nki", maps[index], points[:, None] - anchors0[index])  # (N, k, 2)
     enough = near.sum(1) >= config.min_anchors  # (N,)
     place = np.full(points.shape, np.nan)
-    place[enough] = np.nanmedian(np.where(near[enough, :, None], moved[enough], np.nan), axis=1)
+    place[enough] = _median(moved[enough], near[enough])
     nearest = np.take_along_axis(index, near.argmax(1)[:, None], axis=1)[:, 0]  # (N,)
     return place, maps[nearest]
+
+
+def _median(values: Array, valid: NDArray[np.bool_]) -> Array:
+    """Medians (N, 2) of the valid ones, at least one each, of values (N, k, 2); faster than numpy's for NaN."""
+    ordered = np.sort(np.where(valid[:, :, None], values, np.inf), axis=1)
+    middle = valid.sum(1)[:, None, None]  # (N, 1, 1)
+    low, high = (np.take_along_axis(ordered, index, axis=1)[:, 0] for index in ((middle - 1) // 2, middle // 2))
+    return (low + high) / 2
 
 
 def make_guide(view0: View, view1: View, accepted: LocalMatches, config: CompletionConfig) -> Guide:

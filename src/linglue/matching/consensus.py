@@ -17,7 +17,7 @@ from torch import Tensor
 from linglue.matching.local_affine import LocalMatches
 from linglue.matching.neighborhood import View, seed_radius
 
-BLOCK_ENTRIES = 1 << 20  # matches × voters compared at a time
+BLOCK_ENTRIES = 1 << 16  # matches × voters compared at a time: they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -32,28 +32,30 @@ class ConsensusConfig:
     min_voters: float = 5.0  # summed weight below which nobody is judged
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """Matches by their positions: points0, points1 (K, 2) and maps (K, 2, 2) from image 0 to image 1."""
+def _judge(judged: Tensor, voters: Tensor, reach0: Tensor, reach1: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """(K, V) bool each: voter v is far enough from match k to judge it, and contradicts it in both directions.
 
-    points0: Tensor
-    points1: Tensor
-    maps: Tensor
+    judged (4, K): x0, y0, x1, y1 of the matches; voters (12, V): the same, their maps by rows, and the inverse maps.
+    All by coordinate and squared: a last axis of length 2 and roots are slow.
+    """
+    x0, y0, x1, y1 = (judged[i][:, None] - voters[i] for i in range(4))  # (K, V) the way from the voter to the match
+    off1 = _off(x0, y0, x1, y1, voters[4:8], tolerance)
+    off0 = _off(x1, y1, x0, y0, voters[8:], tolerance)
+    far = _square(x0, y0) > reach0.square()
+    far |= _square(x1, y1) > reach1.square()
+    return far, off0.logical_and_(off1).logical_and_(far)
 
-    def __getitem__(self, index: Tensor) -> _Placed:
-        return _Placed(self.points0[index], self.points1[index], self.maps[index])
+
+def _off(x: Tensor, y: Tensor, there_x: Tensor, there_y: Tensor, maps: Tensor, tolerance: float) -> Tensor:
+    """Whether the way (x, y), mapped to the other image, is further from the way there than its own length allows."""
+    a, b, c, d = maps  # (V,) each
+    expected_x, expected_y = (x * a).addcmul_(y, b), (x * c).addcmul_(y, d)  # (K, V)
+    allowed = _square(expected_x, expected_y).mul_(tolerance**2)
+    return _square(expected_x.sub_(there_x), expected_y.sub_(there_y)) > allowed
 
 
-def _judge(judged: _Placed, voters: _Placed, reach0: Tensor, reach1: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """(K, V) bool each: voter v is far enough from match k to judge it, and contradicts it in both directions."""
-    way0 = judged.points0[:, None] - voters.points0  # (K, V, 2) from the voter to the match
-    way1 = judged.points1[:, None] - voters.points1  # (K, V, 2)
-    expected1 = torch.einsum("vij,kvj->kvi", voters.maps, way0)  # (K, V, 2)
-    expected0 = torch.einsum("vij,kvj->kvi", torch.linalg.inv(voters.maps), way1)  # (K, V, 2)
-    off1 = (way1 - expected1).norm(dim=-1) > tolerance * expected1.norm(dim=-1)
-    off0 = (way0 - expected0).norm(dim=-1) > tolerance * expected0.norm(dim=-1)
-    far = (way0.norm(dim=-1) > reach0) | (way1.norm(dim=-1) > reach1)
-    return far, far & off0 & off1
+def _square(x: Tensor, y: Tensor) -> Tensor:
+    return (x * x).addcmul_(y, y)
 
 
 @torch.no_grad()
@@ -61,9 +63,9 @@ def drop_contradicted(view0: View, view1: View, accepted: LocalMatches, config: 
     """The accepted matches without those that most of the others contradict."""
     if len(accepted.pairs) == 0:
         return accepted
-    placed = _Placed(
-        view0.points[accepted.pairs[:, 0]].float(), view1.points[accepted.pairs[:, 1]].float(), accepted.maps
-    )
+    points = (view0.points[accepted.pairs[:, 0]].float(), view1.points[accepted.pairs[:, 1]].float())
+    maps = (accepted.maps.flatten(1), torch.linalg.inv(accepted.maps).flatten(1))
+    placed = torch.cat([*points, *maps], dim=1).T.contiguous()  # (12, K): both points, the map there and back
     reach0, reach1 = config.far * seed_radius(view0.size), config.far * seed_radius(view1.size)
     keep = torch.ones(len(accepted.pairs), dtype=torch.bool, device=accepted.pairs.device)  # (K,)
     weight = torch.ones(len(keep), device=keep.device)  # (K,)
@@ -74,8 +76,8 @@ def drop_contradicted(view0: View, view1: View, accepted: LocalMatches, config: 
         spread = torch.linspace(0, len(standing) - 1, min(config.voters, len(standing)), device=keep.device)
         voters = standing[spread.long()]  # (V,)
         total, against = [], []
-        for block in torch.arange(len(keep), device=keep.device).split(max(1, BLOCK_ENTRIES // len(voters))):
-            far, contradicts = _judge(placed[block], placed[voters], reach0, reach1, config.tolerance)  # (b, V)
+        for block in placed[:4].split(max(1, BLOCK_ENTRIES // len(voters)), dim=1):
+            far, contradicts = _judge(block, placed[:, voters], reach0, reach1, config.tolerance)  # (b, V)
             total.append(far.float() @ weight[voters])
             against.append(contradicts.float() @ weight[voters])
         votes = torch.cat(total)  # (K,)

@@ -17,7 +17,7 @@ from torch import Tensor
 from linglue.matching.nearest import Nearest
 from linglue.matching.neighborhood import Neighborhoods, Selection, View, pad_groups, select, split_by_size
 
-RESIDUALS = 1 << 21  # seeds × hypotheses × matches evaluated at a time
+RESIDUALS = 1 << 18  # seeds × hypotheses × matches evaluated at a time: they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -98,22 +98,35 @@ def stretch_limits(maps: Tensor) -> tuple[Tensor, Tensor]:
     return (sum_ - difference).abs() / 2, (sum_ + difference) / 2
 
 
-def _count_inliers(residual: Tensor, valid: Tensor, config: FilterConfig) -> tuple[Tensor, Tensor]:
-    """Inliers of every hypothesis and the squared residual up to which they are.
+def _sort(values: Tensor) -> Tensor:
+    """Values in ascending order along the last axis, NaN last, in place on a CPU: numpy sorts rows 15 times faster."""
+    if values.device.type != "cpu":
+        return values.sort(dim=-1).values
+    values.numpy().sort(axis=-1)
+    return values
 
-    residual (S, T, n) squared, in units of the radius; valid (S, n). The k closest matches are inliers if there are
-    min_confidence times more of them than random matches would put into a circle of that size: r² · confidence ≤ k/n.
-    Returns (S, T) counts and (S, T) limits.
+
+def _count_inliers(residual: Tensor, total: Tensor, config: FilterConfig) -> tuple[Tensor, Tensor]:
+    """Inliers of every hypothesis, and the squared residuals in order, (S, T) and (S, T, n).
+
+    residual (S, T, n) squared, in units of the radius, infinite for padding, overwritten; total (S,) matches. The k
+    closest matches are inliers if there are min_confidence times more of them than random matches would put into a
+    circle of that size: r² · confidence ≤ k/n.
     """
-    residual = residual.masked_fill(~valid[:, None], torch.inf).nan_to_num(nan=torch.inf)
-    ordered = residual.sort(dim=-1).values  # (S, T, n)
+    ordered = _sort(residual)
     # The two matches of the sample fit exactly whatever they are: they are no evidence.
-    count = torch.arange(1, residual.shape[-1] + 1, device=residual.device) - 2  # (n,)
-    total = valid.sum(-1)[:, None, None]  # (S, 1, 1)
-    good = (ordered * (config.min_confidence * total) <= count) & ordered.isfinite()  # (S, T, n)
-    found = (good * count).amax(-1)  # (S, T): the largest k that passes
-    limit = ordered.gather(-1, (found + 1).clamp(max=len(count) - 1)[..., None])[..., 0]  # (S, T)
-    return found, torch.where(found > 0, limit, -1.0)
+    count = torch.arange(1, residual.shape[-1] + 1, device=residual.device).to(residual) - 2  # (n,)
+    good = ordered * (config.min_confidence * total[:, None, None]) <= count  # (S, T, n); NaN compares False
+    return torch.where(good, count, 0.0).amax(-1).long(), ordered  # the largest k that passes
+
+
+def _residuals(maps: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """|A x − y|² of maps (S, T, 2, 2) and points (S, n, 2) → (S, T, n)."""
+    points = torch.cat([x, y], dim=-1).mT  # (S, 4, n)
+    minus, zero = maps.new_full(maps.shape[:2], -1.0), maps.new_zeros(maps.shape[:2])
+    square = torch.bmm(torch.stack([maps[..., 0, 0], maps[..., 0, 1], minus, zero], dim=-1), points).square_()
+    other = torch.bmm(torch.stack([maps[..., 1, 0], maps[..., 1, 1], zero, minus], dim=-1), points)
+    return square.addcmul_(other, other)
 
 
 def _fit_groups(
@@ -128,19 +141,21 @@ def _fit_groups(
     usable = (smallest * config.max_stretch >= 1) & (largest <= config.max_stretch)  # NaN compares False
     usable &= valid[:, pairs[:, 1]]
     # The hypotheses compete on the most distinctive matches, the winner is tested on all.
-    few = slice(None, config.competition)
-    residual = (torch.einsum("stij,snj->stni", maps, x[:, few]) - y[:, None, few]).square().sum(-1)  # (S, T, ≤ n)
-    count, _ = _count_inliers(residual, valid[:, few], config)  # (S, T)
+    far = torch.where(valid[..., None], y, 1e9)  # (S, n, 2): padding is no inlier
+    few, total = slice(None, config.competition), valid.sum(-1)  # (S,)
+    count, _ = _count_inliers(_residuals(maps, x[:, few], far[:, few]), valid[:, few].sum(-1), config)  # (S, T)
     best = count.masked_fill(~usable, -1).argmax(1)  # (S,)
     rows = torch.arange(len(best), device=best.device)
     winner = maps[rows, best]  # (S, 2, 2)
-    residual = (x @ winner.mT - y).square().sum(-1)  # (S, n)
-    count, limit = _count_inliers(residual[:, None], valid, config)  # (S, 1)
-    accepted = (residual <= limit) & valid & (count >= config.min_inliers) & usable[rows, best][:, None]  # (S, n)
+    residual = (x @ winner.mT - far).square().sum(-1)  # (S, n)
+    count, ordered = _count_inliers(residual[:, None].clone(), total, config)  # (S, 1), (S, 1, n)
+    limit = ordered[:, 0].gather(1, (count + 1).clamp(max=ordered.shape[-1] - 1))  # (S, 1)
+    enough = (count >= config.min_inliers) & usable[rows, best][:, None]  # (S, 1)
+    accepted = (residual <= limit) & valid & enough  # (S, n)
     fit = _refit(x, y, accepted, winner, stretch_unit, config)
     # How well a match fits is judged by the map of all inliers: the winner's own sample fits the winner exactly.
     residual = (x @ fit.mT - y).square().sum(-1).minimum(limit)  # (S, n)
-    rate = count / valid.sum(-1, keepdim=True)  # (S, 1)
+    rate = count / total[:, None]  # (S, 1)
     # Confidence over its threshold, squashed: ½ for a match that is just accepted, 1 for an exact fit.
     confidence = torch.where(accepted, rate / (rate + residual * config.min_confidence), 0.0)  # (S, n)
     return confidence, fit
@@ -196,9 +211,13 @@ def _padded_members(
     enough = torch.bincount(seed, minlength=len(block.seeds)) >= config.min_inliers + 2  # (S,)
     seeds, kept = block.seeds[enough], enough[seed]
     seed, source = (enough.cumsum(0) - 1)[seed[kept]], source[kept]
-    size = torch.bincount(seed, minlength=len(seeds)).clamp(max=config.competition)  # (S,)
-    for start, stop in split_by_size(size, RESIDUALS // config.hypotheses):
-        part = (seed >= start) & (seed < stop)
+    count, by_size = torch.bincount(seed, minlength=len(seeds)).sort(stable=True)  # (S,): similar sizes together
+    rank = torch.empty_like(by_size).scatter_(0, by_size, torch.arange(len(seeds), device=seed.device))  # (S,)
+    order = torch.argsort(rank[seed], stable=True)
+    seeds, seed, source = seeds[by_size], rank[seed][order], source[order]
+    ends = [0, *count.cumsum(0).tolist()]
+    for start, stop in split_by_size(count.clamp(max=config.competition), RESIDUALS // config.hypotheses):
+        part = slice(ends[start], ends[stop])
         yield seeds[start:stop], *pad_groups(seed[part] - start, source[part], stop - start)
 
 
@@ -212,13 +231,19 @@ def one_to_one(pairs: Tensor, scores: Tensor) -> Tensor:
         return torch.zeros(0, dtype=torch.int64, device=pairs.device)
     order = torch.argsort(pairs.sum(1), stable=True)
     order = order[torch.argsort(scores[order], descending=True, stable=True)]
-    chosen, taken0, taken1 = [], set(), set()
-    for position, (i, j) in zip(order.tolist(), pairs[order].tolist(), strict=True):
-        if i not in taken0 and j not in taken1:
-            chosen.append(position)
-            taken0.add(i)
-            taken1.add(j)
-    return torch.tensor(chosen, device=pairs.device)
+    i, j = pairs[order].unbind(1)  # (K,) best first
+    rank = torch.arange(len(order), device=order.device)
+    chosen = []
+    while len(rank):  # whoever is the best left for both keypoints is chosen, and rules out all others of theirs
+        best0 = rank.new_full((int(i.max()) + 1,), len(order)).scatter_reduce_(0, i, rank, "amin")
+        best1 = rank.new_full((int(j.max()) + 1,), len(order)).scatter_reduce_(0, j, rank, "amin")
+        first = (best0[i] == rank) & (best1[j] == rank)
+        chosen.append(rank[first])
+        taken0, taken1 = torch.zeros_like(best0, dtype=torch.bool), torch.zeros_like(best1, dtype=torch.bool)
+        taken0[i[first]] = taken1[j[first]] = True
+        left = ~(taken0[i] | taken1[j])
+        i, j, rank = i[left], j[left], rank[left]
+    return order[torch.cat(chosen).sort().values]
 
 
 def _shape(view0: View, view1: View, index: Tensor) -> Shape:

@@ -5,7 +5,6 @@ descriptors → nearest neighbours → local affine filter → consensus → com
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -85,26 +84,34 @@ def match_descriptors(
         pairs (K, 2) of indices into the keypoints, and scores (K,) in [0, 1].
     """
 
-    def stage(name: str) -> Any:
-        return nullcontext() if watch is None else watch.stage(name)
+    with torch.autocast(x0.device.type, enabled=False):  # coordinates and distances need all their digits
+        pairs, scores = _match(view0, view1, x0, x1, config, dustbin, watch or Stopwatch(x0.device))
+    keep = scores >= config.min_score  # (K,)
+    return pairs[keep], scores[keep]
 
+
+def _match(
+    view0: View,
+    view1: View,
+    x0: Tensor,
+    x1: Tensor,
+    config: MatchingConfig,
+    dustbin: Tensor | None,
+    watch: Stopwatch,
+) -> tuple[Tensor, Tensor]:
+    """The steps in their order."""
     if dustbin is not None:
-        with stage("matching"):
-            return _above(*transport_matches(x0, x1, dustbin), config.min_score)
-    with stage("matching"):
+        with watch.stage("matching"):
+            return transport_matches(x0, x1, dustbin)
+    with watch.stage("matching"):
         nearest0, nearest1 = nearest_both_ways(x0, x1)
     if config.filter is None:
-        return _above(*mutual_matches(nearest0, nearest1), config.min_score)
-    with stage("filter"):
+        return mutual_matches(nearest0, nearest1)
+    with watch.stage("filter"):
         accepted = filtered_matches(view0, view1, nearest0, nearest1, config.filter)
         if config.consensus is not None:
             accepted = drop_contradicted(view0, view1, accepted, config.consensus)
     if config.completion is None:
-        return _above(accepted.pairs, accepted.confidence, config.min_score)
-    with stage("completion"):
-        return _above(*complete(view0, view1, x0, x1, accepted, config.completion), config.min_score)
-
-
-def _above(pairs: Tensor, scores: Tensor, min_score: float) -> tuple[Tensor, Tensor]:
-    keep = scores >= min_score  # (K,)
-    return pairs[keep], scores[keep]
+        return accepted.pairs, accepted.confidence
+    with watch.stage("completion"):
+        return complete(view0, view1, x0, x1, accepted, config.completion)

@@ -16,7 +16,7 @@ from torch import Tensor
 from linglue.matching.nearest import Nearest, mutual
 
 AREA_RATIO = 100.0  # an image holds this many disks of the seed radius
-BLOCK_ENTRIES = 1 << 22  # seeds × matches compared at a time
+BLOCK_ENTRIES = 1 << 20  # seeds × matches compared at a time
 
 
 @dataclass(frozen=True)
@@ -129,13 +129,16 @@ def pad_groups(group: Tensor, value: Tensor, groups: int) -> tuple[Tensor, Tenso
     return padded, torch.arange(width, device=group.device) < count[:, None]
 
 
-def split_by_size(count: Tensor, budget: int) -> Iterator[tuple[int, int]]:
-    """Ranges of consecutive groups whose padded size (groups × longest) stays within `budget`, at least one group."""
-    start, longest = 0, 0
+def split_by_size(count: Tensor, budget: int, spread: float = math.inf) -> Iterator[tuple[int, int]]:
+    """Ranges of consecutive groups whose padded size (groups × longest) stays within `budget`, at least one group.
+
+    With `spread` the longest of a range is at most that many times as long as its first, so that little is padding.
+    """
+    start, first, longest = 0, 0, 0
     for stop, size in enumerate(count.tolist()):
-        longest = max(longest, size)
-        if stop > start and (stop + 1 - start) * longest > budget:
+        if stop > start and ((stop + 1 - start) * max(longest, size) > budget or size > spread * max(first, 8)):
             yield start, stop
-            start, longest = stop, size
+            start, longest = stop, 0
+        first, longest = size if stop == start else first, max(longest, size)
     if start < len(count):
         yield start, len(count)

@@ -2,36 +2,37 @@
 
 descriptors → first layer → L1 × (self, cross) linear attention → f̂ → L2 × pairwise neighborhood attention → x̂
 
-Attention is linear in the number of keypoints, over all of them and within matching neighborhoods:
+Attention is linear in the number of keypoints, over all of them and within matching neighborhoods, per head:
 
     V'_i = φ(Q_i)ᵀ (Σ_j φ(K_j) V_jᵀ) / φ(Q_i)ᵀ (Σ_j φ(K_j)),    φ(u) = elu(u) + 1
 
-The two sums over j do not depend on i: they are computed once, whatever the number of queries.
+The two sums over j do not depend on i: they are computed once, whatever the number of queries. The keypoints of all
+images of a batch lie behind each other in one matrix of tokens (T, C), without padding: whatever treats keypoints one
+by one is one product for all of them, and attention is told where each image begins and ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from linglue.errors import LinGlueError
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
-from linglue.matching.neighborhood import Neighborhoods, Selection, View, pad_groups, select, split_by_size
+from linglue.matching.neighborhood import Selection, select
+from linglue.network.batch import Entry, dense_matches, matchable, pad, unpad, view, with_size
 from linglue.network.config import LinGlueConfig
-from linglue.types import Features
+from linglue.network.groups import Groups, all_groups
 
 EPSILON = 1e-6  # denominator of a query that attends to nothing
-PADDED_TOKENS = 1 << 16  # gathered at a time in pairwise attention
-
-Attention = Callable[[Tensor, Tensor, Tensor], Tensor]  # query, key, value (B, N, H, d) → message (B, N, H, d)
-Entry = Mapping[str, Tensor]  # one image of the input dictionary
+BLOCK = 1024  # tokens that go through a layer at a time, so that what lies between stays in the cache
 
 
 class _Positive(torch.autograd.Function):
@@ -54,58 +55,42 @@ def positive(x: Tensor) -> Tensor:
     return cast(Tensor, _Positive.apply(x))
 
 
-def linear_attention(query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None = None) -> Tensor:
-    """query (B, N, H, d), key and value (B, M, H, d), key_mask (B, M) bool → (B, N, H, d).
-
-    Sums over tens of thousands of keys leave float16's range, so the products run in float32 under autocast, too.
-    """
-    with torch.autocast(query.device.type, enabled=False):
-        query, key, value = positive(query.float()), positive(key.float()), value.float()
-        if key_mask is not None:
-            key = key * key_mask[:, :, None, None]  # a masked key has no weight
-        memory = torch.einsum("bmhd,bmhe->bhde", key, value)  # (B, H, d, d)
-        total = key.sum(1)  # (B, H, d)
-        message = torch.einsum("bnhd,bhde->bnhe", query, memory)  # (B, N, H, d)
-        weight = torch.einsum("bnhd,bhd->bnh", query, total)  # (B, N, H)
-        return message / (weight[..., None] + EPSILON)
-
-
 @dataclass(frozen=True)
-class PaddedGroups:
-    """Some neighborhoods as index tables: what attends (source) to what (target), per seed."""
+class Memory:
+    """All that queries need to know of the keys and values they attend to."""
 
-    source: Tensor  # (S, n) keypoints of the image that is updated
-    source_mask: Tensor  # (S, n)
-    target: Tensor  # (S, m) keypoints of the other image, each once
-    target_mask: Tensor  # (S, m)
+    content: Tensor  # (..., C, C) Σ_j φ(K_j) V_jᵀ within heads, zero between them
+    total: Tensor  # (..., C, C) Σ_j φ(K_j) of a head in each of its columns, zero between heads
 
-
-def pad_neighborhoods(block: Neighborhoods, targets: int) -> Iterator[PaddedGroups]:
-    """Index tables of a block of neighborhoods, cut so that none exceeds PADDED_TOKENS; `targets`: keypoints there."""
-    count = torch.bincount(block.seed, minlength=len(block.seeds))  # (S,)
-    pair = torch.unique(block.seed * targets + block.target)  # an index set: shared targets count once
-    pair_seed, pair_target = pair // targets, pair % targets
-    for start, stop in split_by_size(count, PADDED_TOKENS):
-        source = (block.seed >= start) & (block.seed < stop)
-        target = (pair_seed >= start) & (pair_seed < stop)
-        yield PaddedGroups(
-            *pad_groups(block.seed[source] - start, block.source[source], stop - start),
-            *pad_groups(pair_seed[target] - start, pair_target[target], stop - start),
-        )
+    def read(self, query: Tensor) -> Tensor:
+        """φ(Q) (..., N, C) → messages (..., N, C)."""
+        return (query / (query @ self.total).add_(EPSILON)) @ self.content
 
 
-def pairwise_attention(query: Tensor, key: Tensor, value: Tensor, selection: Selection) -> Tensor:
-    """Linear attention inside each neighborhood, summed over seeds: query (N, H, d), key, value (M, H, d) → (N, H, d).
+def remember(key: Tensor, value: Tensor, heads: Tensor) -> Memory:
+    """The memory of φ(K) and V (..., M, C); heads (C, C) is one where two channels are of the same head, else zero."""
+    return Memory((key.mT @ value) * heads, key.sum(-2)[..., None] * heads)
 
-    Keypoints that no neighborhood contains receive zero.
+
+def pairwise_attention(query: Tensor, key: Tensor, value: Tensor, groups: Iterable[Groups], heads: Tensor) -> Tensor:
+    """Linear attention inside each neighborhood, summed over seeds: φ(Q), φ(K), V (T, C) → (T, C).
+
+    Tokens that no neighborhood contains receive zero.
     """
-    message = query.new_zeros(query.shape, dtype=torch.float32)
-    for block in selection.neighborhoods():
-        for groups in pad_neighborhoods(block, len(key)):
-            local = linear_attention(query[groups.source], key[groups.target], value[groups.target], groups.target_mask)
-            local = local * groups.source_mask[:, :, None, None]  # (S, n, H, d)
-            message = message.index_add(0, groups.source.flatten(), local.flatten(0, 1))
+    message = torch.zeros_like(query)
+    for group in groups:
+        local = []
+        for source, target, mask in group.tables:
+            keys = _take(key, target) * mask  # (S, m, C): a masked key has no weight
+            memory = remember(keys, _take(value, target), heads)
+            local.append(memory.read(_take(query, source)).flatten(0, 1))  # (S·n, C)
+        # A bag is the sum of some rows; torch sums bags much faster than it adds to indexed rows.
+        message = message + F.embedding_bag(group.slots, torch.cat(local), group.starts, mode="sum")
     return message
+
+
+def _take(rows: Tensor, index: Tensor) -> Tensor:
+    return rows.index_select(0, index.flatten()).unflatten(0, index.shape)
 
 
 class EncoderLayer(nn.Module):
@@ -115,9 +100,12 @@ class EncoderLayer(nn.Module):
     x is what the residual adds to.
     """
 
+    heads: Tensor  # (C, C) one where two channels are of the same head, else zero
+
     def __init__(self, dim: int, heads: int, input_dim: int | None = None) -> None:
         super().__init__()
-        self.heads = heads
+        head = torch.arange(heads).repeat_interleave(dim // heads)  # (C,)
+        self.register_buffer("heads", (head[:, None] == head).float(), persistent=False)  # (C, C)
         self.project_query: nn.Module = nn.Identity()
         self.project_key: nn.Module = nn.Identity()
         self.project_value: nn.Module = nn.Identity()
@@ -130,19 +118,84 @@ class EncoderLayer(nn.Module):
         self.value = nn.Linear(dim, dim)
         self.merge = nn.Linear(dim, dim)
         self.norm_message = nn.LayerNorm(dim)
-        self.mlp = nn.Sequential(nn.Linear(2 * dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, dim))
+        self.mlp = nn.Sequential(nn.Linear(2 * dim, 2 * dim), nn.ReLU(inplace=True), nn.Linear(2 * dim, dim))
         self.norm_update = nn.LayerNorm(dim)
 
-    def forward(self, x: Tensor, y: Tensor, attend: Attention) -> Tensor:
-        """x (B, N, D) reads from y (B, M, D) by `attend` → (B, N, C)."""
-        projected = self.project_query(x)  # (B, N, C)
-        query = self.query(projected).unflatten(-1, (self.heads, -1))  # (B, N, H, d)
-        key = self.key(self.project_key(y)).unflatten(-1, (self.heads, -1))  # (B, M, H, d)
-        value = self.value(self.project_value(y)).unflatten(-1, (self.heads, -1))  # (B, M, H, d)
-        message = attend(query, key, value).flatten(-2)  # (B, N, C)
-        message = self.norm_message(self.merge(message))  # (B, N, C)
-        update = self.mlp(torch.cat([projected, message], dim=-1))  # (B, N, C)
-        return projected + self.norm_update(update)  # (B, N, C)
+    def forward(self, x: Tensor, images: Sequence[slice], reads: Sequence[int]) -> Tensor:
+        """Linear attention over whole images.
+
+        Args:
+            x: (T, D) tokens of all images.
+            images: the tokens of each image, one behind the other.
+            reads: for each image, the number of the image that it reads.
+
+        Returns:
+            (T, C) updated tokens.
+        """
+        size = _block_size(x)
+        memories = [self._remember(x[image], size) for image in images]
+        updated = []
+        for image, read in zip(images, reads, strict=True):
+            for block in x[image].split(size):
+                residual = self.project_query(block)  # (b, C)
+                query = self._query(residual)  # (b, C)
+                with _exact(x):
+                    message = memories[read].read(query).add_(self.merge.bias)  # (b, C)
+                updated.append(self._update(residual, message))
+        return torch.cat(updated)
+
+    def forward_within(self, x: Tensor, groups: Iterable[Groups]) -> Tensor:
+        """Pairwise neighborhood attention: tokens x (T, C) read others within the same neighborhoods → (T, C)."""
+        query, (key, value) = self._query(x), self._key_value(x, *self._key_value_weights())
+        with _exact(x):
+            message = pairwise_attention(query, key, value, groups, self.heads)  # (T, C)
+        parts = zip(x.split(_block_size(x)), message.split(_block_size(x)), strict=True)
+        return torch.cat([self._update(block, self.merge(part)) for block, part in parts])
+
+    def _query(self, x: Tensor) -> Tensor:
+        """φ(Q) (b, C)."""
+        return positive(self.query(x).float())
+
+    def _key_value_weights(self) -> tuple[Tensor, Tensor]:
+        """Weight (2C, D) and bias (2C,) of the one product that gives keys and values."""
+        weights: list[Tensor] = [self.key.weight, self.value.weight]
+        biases: list[Tensor] = [self.key.bias, self.value.bias]
+        for part, project in enumerate((self.project_key, self.project_value)):
+            if isinstance(project, nn.Linear):  # two linear layers in a row are one
+                with _exact(self.heads):
+                    biases[part] = torch.addmv(biases[part], weights[part], project.bias)  # (C,)
+                    weights[part] = weights[part] @ project.weight  # (C, D)
+        return torch.cat(weights), torch.cat(biases)
+
+    def _key_value(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """φ(K) and V (b, C)."""
+        key, value = F.linear(x, weight, bias).float().chunk(2, dim=-1)
+        return positive(key), value
+
+    def _remember(self, x: Tensor, size: int) -> Memory:
+        """The memory of one image (N, D), with the merging of heads applied to its content."""
+        weights = self._key_value_weights()
+        blocks = [self._key_value(block, *weights) for block in x.split(size)]
+        with _exact(x):
+            memories = [remember(key, value, self.heads) for key, value in blocks]
+            content = torch.stack([m.content for m in memories]).sum(0) @ self.merge.weight.T
+            return Memory(content, torch.stack([m.total for m in memories]).sum(0))
+
+    def _update(self, x: Tensor, message: Tensor) -> Tensor:
+        message = self.norm_message(message)  # (b, C)
+        update = self.mlp(torch.cat([x, message], dim=-1))  # (b, C)
+        return self.norm_update(update).add_(x)  # (b, C)
+
+
+def _block_size(x: Tensor) -> int:
+    """Tokens at a time; all of them in training, where each block would cost a step of its own in backward."""
+    return max(1, len(x)) if torch.is_grad_enabled() else BLOCK
+
+
+def _exact(x: Tensor) -> Any:
+    """No autocast in attention: sums over tens of thousands of keys leave float16's range."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 class GeometryEncoder(nn.Module):
@@ -161,10 +214,11 @@ class GeometryEncoder(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, keypoints: Tensor, image_size: Tensor, scales: Tensor | None, oris: Tensor | None) -> Tensor:
-        """keypoints (B, N, 2) pixels, image_size (B, 2), scales (B, N) pixels, oris (B, N) radians → (B, N, C)."""
-        half = image_size.amax(-1)[:, None, None] / 2  # (B, 1, 1): one unit for x and y keeps the aspect
-        position = (keypoints - (image_size[:, None] - 1) / 2) / half  # (B, N, 2), centre 0, longer side −1..1
-        zero, one = torch.zeros_like(position[..., 0]), torch.ones_like(position[..., 0])  # (B, N)
+        """keypoints (..., N, 2) pixels, image_size (..., 2), scales (..., N) pixels, oris (..., N) radians →
+        (..., N, C)."""
+        half = image_size.amax(-1)[..., None, None] / 2  # (..., 1, 1): one unit for x and y keeps the aspect
+        position = (keypoints - (image_size[..., None, :] - 1) / 2) / half  # centre 0, longer side −1..1
+        zero, one = torch.zeros_like(position[..., 0]), torch.ones_like(position[..., 0])  # (..., N)
         size = zero if scales is None else (scales / half[..., 0]).clamp(min=1e-6).log() / 4 + 1  # about −1..1
         rotation = [zero, zero] if oris is None else [oris.sin(), oris.cos()]
         flags = [zero if scales is None else one, zero if oris is None else one]
@@ -173,7 +227,7 @@ class GeometryEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class Encoded:
-    """Output of the network proper, before matching; of unit length unless the head is Sinkhorn's."""
+    """Output of the network; of unit length unless the head is Sinkhorn's, and zero for padding."""
 
     descriptors0: Tensor  # (B, N, C) x̂
     descriptors1: Tensor  # (B, M, C)
@@ -225,43 +279,46 @@ class LinGlue(nn.Module):
             descriptors0/1 and coarse0/1 (B, N, C), matches0/1 (B, N) int64 with −1 for unmatched,
             matching_scores0/1 (B, N), and per pair matches (K, 2) and scores (K,).
         """
-        matching = matching or MatchingConfig()
-        entry0, entry1 = _with_size(data["image0"]), _with_size(data["image1"])
+        entry0, entry1 = with_size(data["image0"]), with_size(data["image1"])
         encoded = self.encode(entry0, entry1)
-        found = []
-        for b, (view0, view1, valid0, valid1) in enumerate(views(entry0, entry1)):
-            x0, x1 = encoded.descriptors0[b][valid0], encoded.descriptors1[b][valid1]  # (n, C), (m, C)
-            found.append(match_descriptors(view0, view1, x0, x1, matching, self.dustbin))
-        return {
-            "descriptors0": encoded.descriptors0,
-            "descriptors1": encoded.descriptors1,
-            "coarse0": encoded.coarse0,
-            "coarse1": encoded.coarse1,
-            **_dense_matches(entry0, entry1, found),
-        }
+        found = [
+            match_descriptors(*pair, matching or MatchingConfig(), self.dustbin)
+            for pair in matchable(entry0, entry1, encoded.descriptors0, encoded.descriptors1)
+        ]
+        return {**vars(encoded), **dense_matches(entry0, entry1, found)}
+
+    def encode_image(self, entry: Entry) -> Tensor:
+        """What depends on one image only: (B, N, C) tokens in front of the first cross attention, zero for padding.
+
+        As `entry["encoded"]` it saves `encode` this work: one image against many costs less per pair.
+        """
+        return pad([self._start(image) for image in unpad(entry)], entry)
 
     def encode(self, entry0: Entry, entry1: Entry) -> Encoded:
         """New descriptors of both images; the entries are those of `forward`, with image_size."""
-        x0, x1 = self._check(entry0, "image0"), self._check(entry1, "image1")  # (B, N, D), (B, M, D)
-        mask0, mask1 = entry0.get("mask"), entry1.get("mask")
-        if self.first is not None:
-            x0, x1 = self.first(x0, x0, _over(mask0)), self.first(x1, x1, _over(mask1))  # (B, N, C), (B, M, C)
-        if self.geometry is not None:
-            x0, x1 = x0 + self._geometry(entry0), x1 + self._geometry(entry1)
-        for number, layer in enumerate(self.linear):
-            if number % 2 == 0:  # self
-                x0, x1 = layer(x0, x0, _over(mask0)), layer(x1, x1, _over(mask1))
-            else:  # cross: both images read the other as it was before, so swapping them swaps the result
-                x0, x1 = layer(x0, x1, _over(mask1)), layer(x1, x0, _over(mask0))
-        coarse0, coarse1 = self._finish(x0), self._finish(x1)
+        self._check(entry0, "image0")
+        self._check(entry1, "image1")
+        pairs, batch = [*unpad(entry0), *unpad(entry1)], len(entry0["keypoints"])
+        tokens = [image["encoded"] if "encoded" in image else self._start(image) for image in pairs]  # (N, C) each
+        ends = torch.tensor([0] + [len(x) for x in tokens]).cumsum(0).tolist()
+        images = [slice(*bounds) for bounds in pairwise(ends)]
+        own = list(range(len(images)))
+        other = own[batch:] + own[:batch]
+        x = torch.cat(tokens)  # (T, C)
+        for number, layer in enumerate(self.linear[1:], 1):  # both images read the other as it was before
+            x = layer(x, images, own if number % 2 == 0 else other)
+        coarse = self._finish(x)  # (T, C)
         if self.pairwise:
-            selections = self._select(entry0, entry1, coarse0, coarse1)
+            source = [p["descriptors"] for p in pairs] if self.config.select_from_input else [coarse[i] for i in images]
+            chosen = self._select(pairs, source, other)
+            # Without separation the tables take too much memory to be kept from one layer to the next.
+            kept = list(all_groups(chosen, images, other)) if self.config.separation else None
             for layer in self.pairwise:
-                x0, x1 = (
-                    layer(x0, x1, _within([s for s, _ in selections], mask0, mask1)),
-                    layer(x1, x0, _within([s for _, s in selections], mask1, mask0)),
-                )
-        return Encoded(self._finish(x0), self._finish(x1), coarse0, coarse1)
+                groups = all_groups(chosen, images, other) if kept is None else kept
+                x = cast(EncoderLayer, layer).forward_within(x, groups)
+        final = self._finish(x)
+        sides = (entry0, images[:batch]), (entry1, images[batch:])
+        return Encoded(*(pad([y[i] for i in part], entry) for y in (final, coarse) for entry, part in sides))
 
     @torch.no_grad()
     def initialise_identity(self, projection: Tensor | None = None) -> None:
@@ -285,7 +342,20 @@ class LinGlue(nn.Module):
                         linear.weight.copy_(size * projection.T)
                         nn.init.zeros_(linear.bias)
 
-    def _check(self, entry: Entry, name: str) -> Tensor:
+    def _start(self, image: Entry) -> Tensor:
+        """Tokens (N, C) of one image in front of the first cross attention."""
+        x, whole = image["descriptors"], [slice(None)]
+        if self.first is not None:
+            x = self.first(x, whole, [0])  # (N, C)
+        if self.geometry is not None:
+            size = image["image_size"].to(image["keypoints"])
+            x = x + self.geometry(image["keypoints"], size, image.get("scales"), image.get("oris"))
+        return self.linear[0](x, whole, [0]) if len(self.linear) else x
+
+    def _finish(self, x: Tensor) -> Tensor:
+        return x.float() if self.config.sinkhorn else F.normalize(x.float(), dim=-1)
+
+    def _check(self, entry: Entry, name: str) -> None:
         descriptors = entry["descriptors"]
         if descriptors.ndim != 3 or descriptors.shape[-1] != self.config.input_dim:
             raise LinGlueError(
@@ -294,123 +364,11 @@ class LinGlue(nn.Module):
             )
         if not torch.isfinite(descriptors).all():
             raise LinGlueError(f"{name}: descriptors contain NaN or infinite values")
-        return descriptors
 
-    def _geometry(self, entry: Entry) -> Tensor:
-        assert self.geometry is not None
-        size = entry["image_size"].to(entry["keypoints"])
-        return self.geometry(entry["keypoints"], size, entry.get("scales"), entry.get("oris"))
-
-    def _finish(self, x: Tensor) -> Tensor:
-        return x.float() if self.config.sinkhorn else F.normalize(x.float(), dim=-1)
-
-    def _select(
-        self, entry0: Entry, entry1: Entry, coarse0: Tensor, coarse1: Tensor
-    ) -> list[tuple[Selection, Selection]]:
-        """Per pair: the neighborhoods in which image 0 reads image 1, and those in which image 1 reads image 0."""
-        if self.config.select_from_input:
-            coarse0, coarse1 = entry0["descriptors"], entry1["descriptors"]
-        selections = []
-        for b, (view0, view1, valid0, valid1) in enumerate(views(entry0, entry1)):
-            with torch.autocast(coarse0.device.type, enabled=False):  # bfloat16 cannot tell near from nearest
-                nearest0, nearest1 = nearest_both_ways(coarse0[b][valid0].detach(), coarse1[b][valid1].detach())
-            how = (self.config.expansion, self.config.separation)
-            selections.append(
-                (
-                    select(view0, view1, nearest0, nearest1, *how),
-                    select(view1, view0, nearest1, nearest0, *how),
-                )
-            )
-        return selections
-
-
-def _over(mask: Tensor | None) -> Any:
-    """Linear attention over all keypoints that `mask` (B, M) allows."""
-    return lambda query, key, value: linear_attention(query, key, value, mask)
-
-
-def _within(selections: list[Selection], query_mask: Tensor | None, key_mask: Tensor | None) -> Any:
-    """Attention of each pair of the batch within its own neighborhoods; padding neither reads nor is read."""
-
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        messages = []
-        for b, selection in enumerate(selections):
-            reads = query[b] if query_mask is None else query[b][query_mask[b]]  # (n, H, d)
-            keys = key[b] if key_mask is None else key[b][key_mask[b]]  # (m, H, d)
-            values = value[b] if key_mask is None else value[b][key_mask[b]]  # (m, H, d)
-            message = pairwise_attention(reads, keys, values, selection)  # (n, H, d)
-            if query_mask is not None:
-                message = message.new_zeros(query[b].shape).masked_scatter(query_mask[b, :, None, None], message)
-            messages.append(message)
-        return torch.stack(messages)  # (B, N, H, d)
-
-    return attend
-
-
-def _with_size(entry: Entry) -> Entry:
-    """The entry with image_size (B, 2): where it is missing, the smallest image that has all keypoints."""
-    if "image_size" in entry:
-        return entry
-    keypoints = entry["keypoints"]  # (B, N, 2)
-    if "mask" in entry:
-        keypoints = keypoints * entry["mask"][..., None]
-    size = keypoints.amax(1) if keypoints.shape[1] else keypoints.new_zeros(len(keypoints), 2)  # (B, 2)
-    return {**entry, "image_size": size.clamp(min=0) + 1}
-
-
-def _valid(entry: Entry, b: int) -> Tensor:
-    """(N,) bool: which keypoints of item b are real."""
-    mask = entry.get("mask")
-    keypoints = entry["keypoints"]
-    return mask[b] if mask is not None else torch.ones(keypoints.shape[1], dtype=torch.bool, device=keypoints.device)
-
-
-def _view(entry: Entry, b: int, valid: Tensor) -> View:
-    optional = {name: entry[name][b][valid] for name in ("scales", "oris") if name in entry}
-    return View(entry["keypoints"][b][valid], entry["image_size"][b], **optional)
-
-
-def views(entry0: Entry, entry1: Entry) -> list[tuple[View, View, Tensor, Tensor]]:
-    """Per pair: both views without padding, and the masks that remove it."""
-    items = []
-    for b in range(len(entry0["keypoints"])):
-        valid0, valid1 = _valid(entry0, b), _valid(entry1, b)
-        items.append((_view(entry0, b, valid0), _view(entry1, b, valid1), valid0, valid1))
-    return items
-
-
-def _dense_matches(entry0: Entry, entry1: Entry, found: list[tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """LightGlue's output keys; indices refer to the padded keypoints that came in."""
-    shape0, shape1 = entry0["keypoints"].shape[:2], entry1["keypoints"].shape[:2]
-    device = entry0["keypoints"].device
-    matches0 = torch.full(shape0, -1, dtype=torch.int64, device=device)
-    matches1 = torch.full(shape1, -1, dtype=torch.int64, device=device)
-    scores0, scores1 = torch.zeros(shape0, device=device), torch.zeros(shape1, device=device)
-    pairs = []
-    for b, (pair, score) in enumerate(found):
-        rows = _valid(entry0, b).nonzero()[:, 0][pair[:, 0]]  # (K,)
-        columns = _valid(entry1, b).nonzero()[:, 0][pair[:, 1]]  # (K,)
-        matches0[b, rows], matches1[b, columns] = columns, rows
-        scores0[b, rows], scores1[b, columns] = score.to(scores0), score.to(scores1)
-        pairs.append(torch.stack([rows, columns], dim=1))
-    return {
-        "matches0": matches0,
-        "matches1": matches1,
-        "matching_scores0": scores0,
-        "matching_scores1": scores1,
-        "matches": pairs,
-        "scores": [score for _, score in found],
-    }
-
-
-def collate(features: Sequence[Features], device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """One image of the network's input: tensors (B, N, …) padded with zeros to the largest N, and mask (B, N)."""
-    entries = [f.tensors() for f in features]
-    names = set.intersection(*(set(e) for e in entries)) - {"image_size"}
-    batch = {name: pad_sequence([e[name][0] for e in entries], batch_first=True) for name in sorted(names)}
-    batch["image_size"] = torch.cat([e["image_size"] for e in entries])  # (B, 2)
-    if "scales" in batch:
-        batch["scales"] = batch["scales"].clamp(min=1e-6)  # padding must have a logarithm
-    lengths = torch.tensor([len(f) for f in features])
-    batch["mask"] = torch.arange(batch["keypoints"].shape[1]) < lengths[:, None]
-    return {name: value.to(device) for name, value in batch.items()}
+    def _select(self, images: Sequence[Entry], x: Sequence[Tensor], other: Sequence[int]) -> list[Selection]:
+        """For every image the neighborhoods in which it reads the other image of its pair."""
+        views, how = [view(image) for image in images], (self.config.expansion, self.config.separation)
+        with _exact(x[0]):
+            nearest = [nearest_both_ways(x[i].detach(), x[other[i]].detach()) for i in range(len(x) // 2)]
+        nearest += [(back, there) for there, back in nearest]
+        return [select(views[i], views[other[i]], *nearest[i], *how) for i in range(len(x))]
