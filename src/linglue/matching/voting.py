@@ -1,0 +1,309 @@
+"""Learned consensus: keypoints around a candidate match vote on it, and a small network learns whom to believe.
+
+For two images: candidates (the most similar keypoints, both ways) → a state each, from how distinctive it is → rounds
+in which the mutual nearest neighbours around it vote, each with how well it fits the candidate as a similarity
+transform and with a weight of its own state, and in which a similarity fitted to those voters predicts where the
+partner should be → a logit each → probabilities over the candidates of a keypoint and "no partner".
+
+Time is linear in the number of keypoints once candidates are known; no array of N × M exists. Both images play the same
+part, so swapping them swaps the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor, nn
+
+from linglue.matching.neighborhood import View
+
+EDGE = 13  # numbers that describe a voter as seen from a candidate
+FIT = 4  # numbers that describe a candidate against the similarity of its voters
+TINY = 1e-6
+
+
+@dataclass(frozen=True)
+class VotingConfig:
+    """The shape of the network."""
+
+    candidates: int = 4  # of a keypoint, from either side
+    near: int = 12  # voters next to a keypoint
+    far: int = 4  # voters from further away, so that repeated structure is seen from outside it
+    stride: int = 6  # every so many of the next nearest voters is a far one
+    width: int = 32  # numbers in the state of a candidate
+    kernels: int = 16  # ways a voter can fit
+    heads: int = 4  # weights of a voter
+    rounds: int = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Possible matches of one pair of images."""
+
+    pairs: Tensor  # (E, 2) keypoints of image 0 and image 1, each pair once, sorted
+    similarity: Tensor  # (E,) of their descriptors
+    sides: tuple[Tensor, Tensor]  # (E, 4) each: how distinctive the candidate is seen from image 0 and from image 1
+    mutual: Tensor  # (E,) bool: nearest neighbours of each other
+    counts: tuple[int, int]  # keypoints of the two images
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What the network says of the candidates."""
+
+    logits: list[Tensor]  # (E,) per round
+    candidates: Candidates
+
+    def log_probabilities(self, number: int = -1) -> tuple[Tensor, Tensor]:
+        """(E,) log-probability that the candidate is the partner, seen from image 0 and from image 1."""
+        logit = self.logits[number]
+        found = []
+        for side in (0, 1):
+            owner = self.candidates.pairs[:, side]
+            found.append(logit - log_partition(logit, owner, self.candidates.counts[side])[owner])
+        return found[0], found[1]
+
+    def scores(self) -> Tensor:
+        """(E,) geometric mean of the probabilities from both sides."""
+        from0, from1 = self.log_probabilities()
+        return ((from0 + from1) / 2).exp()
+
+
+def log_partition(logits: Tensor, owner: Tensor, count: int) -> Tensor:
+    """(count,) log(1 + Σ exp(logit)) over the candidates (E,) of each owner; the 1 is "no partner"."""
+    top = logits.new_zeros(count).scatter_reduce(0, owner, logits.detach(), "amax")  # at least 0
+    total = torch.zeros_like(top).index_add(0, owner, (logits - top[owner]).exp())
+    return top + (total + (-top).exp()).log()
+
+
+@torch.no_grad()
+def find_candidates(x0: Tensor, x1: Tensor, count: int, block: int = 1024) -> Candidates:
+    """The `count` most similar keypoints of every keypoint, from both sides; x0 (N, C), x1 (M, C) unit descriptors."""
+    n, m = len(x0), len(x1)
+    lists = []
+    for a, b in ((x0, x1), (x1, x0)):
+        k = min(count, len(b))
+        value = a.new_empty(len(a), k)
+        index = torch.empty(len(a), k, dtype=torch.int64, device=a.device)
+        for start in range(0, len(a), block):
+            value[start : start + block], index[start : start + block] = (a[start : start + block] @ b.T).topk(k, dim=1)
+        lists.append((value, index))
+    (value0, index0), (value1, index1) = lists
+    source = torch.arange(n, device=x0.device)[:, None].expand_as(index0)
+    target = torch.arange(m, device=x0.device)[:, None].expand_as(index1)
+    keys = torch.cat([(source * m + index0).flatten(), (index1 * m + target).flatten()]).unique()  # (E,)
+    pairs = torch.stack([keys // m, keys % m], dim=1) if m else keys.new_zeros(0, 2)
+    similarity = (x0[pairs[:, 0]] * x1[pairs[:, 1]]).sum(1)  # (E,)
+    sides, first = [], []
+    for side, (value, index) in enumerate(((value0, index0), (value1, index1))):
+        owner, other = pairs[:, side], pairs[:, 1 - side]
+        if not len(pairs):
+            sides.append(similarity.new_zeros(0, 4))
+            first.append(torch.zeros(0, dtype=torch.bool))
+            continue
+        best = value[owner, 0]
+        second = value[owner, min(1, value.shape[1] - 1)]
+        chosen = index[owner, 0] == other
+        rival = torch.where(chosen, second, best)  # the best of the others
+        sides.append(torch.stack([similarity - best, similarity - rival, best - second, chosen.float()], dim=1))
+        first.append(chosen)
+    return Candidates(pairs, similarity, (sides[0], sides[1]), first[0] & first[1], (n, m))
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """The voters of one image's keypoints, and what does not change from round to round."""
+
+    owner: Tensor  # (E,) the candidate's keypoint in this image
+    voters: Tensor  # (N, K) rows of the list of voters
+    valid: Tensor  # (N, K) bool: is there such a voter, other than the keypoint's own match?
+    offset: Tensor  # (N, K, 2) from the keypoint to the voter, in this image
+    away: Tensor  # (N, K, 2) where the voter's partner is in the other image
+    edges: Tensor  # (E, K, EDGE)
+    kernel: Tensor  # (N, K) weight of a voter by its distance, 1 next to the keypoint
+    place: Tensor  # (E, 2) the candidate's keypoint in the other image
+
+
+class Voting(nn.Module):
+    """The network: candidates of two images in, a logit each and round out."""
+
+    def __init__(self, config: VotingConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = config or VotingConfig()
+        w = config.width
+        self.similarity = nn.Linear(1, w)
+        self.side = nn.Sequential(nn.Linear(4, w), nn.ReLU(), nn.Linear(w, w))
+        self.start = nn.Sequential(nn.LayerNorm(w), nn.Linear(w, w), nn.ReLU(), nn.Linear(w, w))
+        self.rounds = nn.ModuleList(_Round(config) for _ in range(config.rounds))
+
+    def forward(self, view0: View, view1: View, candidates: Candidates) -> Scored:
+        """Logits of the candidates after every round."""
+        state = self.similarity(candidates.similarity[:, None]) + sum(self.side(s) for s in candidates.sides)
+        state = self.start(state)  # (E, W)
+        voters = candidates.mutual.nonzero()[:, 0]  # (V,)
+        if not len(voters):  # nobody votes where there is nothing to choose from
+            return Scored([state[:, 0]] * len(self.rounds), candidates)
+        sides = [self._side(view0, view1, candidates, voters, 0), self._side(view1, view0, candidates, voters, 1)]
+        logits = []
+        for layer in self.rounds:
+            state, logit = layer(state, voters, sides)
+            logits.append(logit)
+        return Scored(logits, candidates)
+
+    @torch.no_grad()
+    def _side(self, view: View, other: View, candidates: Candidates, voters: Tensor, side: int) -> _Side:
+        """Which voters each keypoint of `view` has, and how they look from its candidates."""
+        # Unit: the longer side of the image, so that sizes and resolutions do not matter.
+        points, partners = view.points / view.size.max(), other.points / other.size.max()
+        pairs = candidates.pairs if side == 0 else candidates.pairs.flip(1)  # (E, 2) this image's keypoint first
+        source, target = pairs[voters].T  # (V,)
+        chosen, valid = self._neighbours(points, points[source])  # (N, K)
+        own = source[chosen] == torch.arange(len(points), device=points.device)[:, None]
+        valid = valid & ~own
+        offset = points[source][chosen] - points[:, None]  # (N, K, 2)
+        away = partners[target][chosen]  # (N, K, 2)
+        place = partners[pairs[:, 1]]  # (E, 2)
+        owner = pairs[:, 0]
+        reach = offset.norm(dim=2).masked_fill(~valid, 0)  # (N, K)
+        spacing = (reach.sum(1) / valid.sum(1).clamp(min=1)).clamp(min=TINY)  # (N,)
+        kernel = (-0.5 * (reach / spacing[:, None]).square()).exp() * valid
+        away_from = away[owner] - place[:, None]  # (E, K, 2)
+        edges = _edges(offset, away_from, spacing, view, other, pairs, pairs[voters][chosen[owner]])
+        return _Side(owner, chosen, valid, offset, away, edges, kernel, place)
+
+    def _neighbours(self, points: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, K) the nearest and some farther of the places (V, 2) of every point (N, 2), and which exist."""
+        c = self.config
+        wanted = [*range(c.near + 1), *range(c.near + c.stride, c.near + 1 + c.stride * c.far, c.stride)]
+        ranks = [r + 1 for r in wanted]  # scipy counts from 1
+        distance, index = cKDTree(places.cpu().numpy()).query(points.cpu().numpy(), k=ranks)
+        exists = torch.from_numpy(index < len(places)).to(points.device) & torch.from_numpy(distance < 1e9).to(
+            points.device
+        )
+        found = torch.from_numpy(index).to(points.device)
+        return torch.where(exists, found, 0), exists
+
+
+class _Round(nn.Module):
+    """Voters weigh in once; every candidate's state moves on."""
+
+    def __init__(self, config: VotingConfig) -> None:
+        super().__init__()
+        w = config.width
+        self.fits = nn.Sequential(nn.Linear(EDGE, config.kernels), nn.ReLU(), nn.Linear(config.kernels, config.kernels))
+        self.weights = nn.Linear(w, config.heads)
+        self.belief = nn.Linear(w, 1)
+        self.votes = nn.Sequential(nn.Linear(config.kernels * config.heads + FIT, w), nn.ReLU())
+        self.update = nn.Sequential(nn.LayerNorm(2 * w), nn.Linear(2 * w, 2 * w), nn.ReLU(), nn.Linear(2 * w, w))
+        self.logit = nn.Sequential(nn.LayerNorm(w), nn.Linear(w, 1))
+
+    def forward(self, state: Tensor, voters: Tensor, sides: list[_Side]) -> tuple[Tensor, Tensor]:
+        """state (E, W), voters (V,) rows of it → the next state and a logit (E,)."""
+        voices = state[voters]  # (V, W)
+        weights = self.weights(voices).sigmoid()  # (V, H)
+        belief = self.belief(voices).sigmoid()[:, 0]  # (V,)
+        heard = []
+        for side in sides:
+            fits = self.fits(side.edges).relu()  # (E, K, kernels)
+            weight = (weights[side.voters] * side.valid[..., None])[side.owner]  # (E, K, H)
+            votes = (fits.transpose(1, 2) @ weight).flatten(1) / weight.shape[1]  # (E, kernels · H)
+            heard.append(self.votes(torch.cat([votes, _fit(side, belief)], dim=1)))  # (E, W)
+        state = state + self.update(torch.cat([state, heard[0] + heard[1]], dim=1))
+        return state, self.logit(state)[:, 0]
+
+
+def _fit(side: _Side, belief: Tensor) -> Tensor:
+    """(E, FIT) the candidate against the similarity transform that its keypoint's voters follow, weighted by belief."""
+    weight = side.kernel * belief[side.voters] + TINY  # (N, K)
+    total = weight.sum(1, keepdim=True)  # (N, 1)
+    share = (weight / total)[..., None]  # (N, K, 1)
+    centre, goal = (share * side.offset).sum(1), (share * side.away).sum(1)  # (N, 2)
+    u, q = side.offset - centre[:, None], side.away - goal[:, None]  # (N, K, 2)
+    spread = (share * u.square()).sum((1, 2)) + TINY  # (N,)
+    # The similarity q = z · u in complex numbers, by least squares.
+    real = (share[..., 0] * (u * q).sum(2)).sum(1) / spread  # (N,)
+    imaginary = (share[..., 0] * (u[..., 0] * q[..., 1] - u[..., 1] * q[..., 0])).sum(1) / spread
+    moved = torch.stack(
+        [real * centre[:, 0] - imaginary * centre[:, 1], imaginary * centre[:, 0] + real * centre[:, 1]], dim=1
+    )
+    predicted = goal - moved  # (N, 2) the keypoint itself is at offset 0
+    size = ((share[..., 0] * q.square().sum(2)).sum(1) + TINY).sqrt()  # (N,) spread of the partners
+    effective = total[:, 0].square() / weight.square().sum(1)  # (N,)
+    residual = (side.place - predicted[side.owner]).norm(dim=1)  # (E,)
+    return torch.stack(
+        [
+            (residual / size[side.owner] + 0.01).log() / 3,
+            (residual + 1e-3).log() / 4,
+            effective[side.owner].log() / 3,
+            (total[side.owner, 0] + 0.01).log() / 3,
+        ],
+        dim=1,
+    )
+
+
+def _edges(u: Tensor, w: Tensor, spacing: Tensor, view: View, other: View, pairs: Tensor, voters: Tensor) -> Tensor:
+    """(E, K, EDGE) how voters look from candidates: u (N, K, 2) to the voter, w (E, K, 2) to its partner.
+
+    pairs (E, 2) and voters (E, K, 2) are keypoints of this and of the other image. Plane vectors are complex numbers
+    here: w / u is by how much the step to the voter is scaled and rotated between the images.
+    """
+    owner = pairs[:, 0]
+    square = u.square().sum(2) + TINY**2  # (N, K)
+    length = 0.5 * square.log()  # (N, K)
+    x, y = (u / square[..., None])[owner].unbind(2)  # (E, K)
+    wx, wy = w.unbind(2)
+    real, imaginary = x * wx + y * wy, x * wy - y * wx  # (E, K) of w / u
+    size = real.square() + imaginary.square() + TINY  # (E, K)
+    inverse = size.rsqrt()
+    cosine, sine = real * inverse, imaginary * inverse
+    ratio = (0.5 * size.log()).clamp(-4, 4)
+    relative = (length - spacing[:, None].log()).clamp(-3, 3)  # (N, K)
+    edges = ratio.new_zeros(*ratio.shape, EDGE)
+    edges[..., 0], edges[..., 1] = relative[owner], (length / 4).clamp(min=-3)[owner]
+    edges[..., 2] = edges[..., 1] + ratio / 4
+    edges[..., 3], edges[..., 4], edges[..., 5] = ratio, cosine, sine
+    edges[..., 6] = (size - 2 * real + 1).clamp(min=TINY, max=64).log() / 4  # how far w is from u itself
+    claims = (pairs[:, None], voters)  # what the candidate and what the voter claim by their own rotation and scale
+    if view.oris is not None and other.oris is not None:
+        for k, index in enumerate(claims):
+            angle = other.oris[index[..., 1]] - view.oris[index[..., 0]]
+            edges[..., 7 + 2 * k] = cosine * angle.cos() + sine * angle.sin()
+            edges[..., 8 + 2 * k] = sine * angle.cos() - cosine * angle.sin()
+    if view.scales is not None and other.scales is not None:
+        scale0, scale1 = (view.scales / view.size.max()).log(), (other.scales / other.size.max()).log()
+        for k, index in enumerate(claims):
+            edges[..., 11 + k] = (ratio - scale1[index[..., 1]] + scale0[index[..., 0]]).clamp(-4, 4)
+    return edges
+
+
+def voting_loss(scored: Scored, truth0: Tensor, truth1: Tensor) -> Tensor:
+    """Cross-entropy of the right candidate, or of "no partner" where none is listed; mean over sides and rounds.
+
+    truth0 (N,), truth1 (M,): a keypoint of the other image, −1 for none, −2 for keypoints that are left out.
+    """
+    pairs = scored.candidates.pairs
+    losses = []
+    for logit in scored.logits:
+        for side, truth in enumerate((truth0, truth1)):
+            owner, other = pairs[:, side], pairs[:, 1 - side]
+            partition = log_partition(logit, owner, len(truth))  # (N,)
+            right = (truth[owner] == other).float()  # (E,) at most one of a keypoint
+            chosen = torch.zeros_like(partition).index_add(0, owner, logit * right)  # (N,) 0: "no partner"
+            counts = truth > -2
+            losses.append(((partition - chosen) * counts).sum() / counts.sum().clamp(min=1))
+    return torch.stack(losses).mean()
+
+
+def best_matches(scored: Scored, least: float = 0.0) -> tuple[Tensor, Tensor]:
+    """One-to-one matches (K, 2) and scores (K,), best first: mutual maxima of the score, at least `least`."""
+    scores, pairs = scored.scores(), scored.candidates.pairs
+    keep = scores >= least
+    for side in (0, 1):
+        owner = pairs[:, side]
+        top = scores.new_zeros(scored.candidates.counts[side]).scatter_reduce(0, owner, scores, "amax")
+        keep = keep & (scores == top[owner])
+    chosen = keep.nonzero()[:, 0]
+    chosen = chosen[scores[chosen].argsort(descending=True, stable=True)]
+    return pairs[chosen], scores[chosen]
