@@ -8,6 +8,7 @@ from pathlib import Path
 from linglue.errors import LinGlueError
 from linglue.training.front_end.crops import CropConfig
 from linglue.training.front_end.losses import LossWeights
+from linglue.training.front_end.real_pairs import RealConfig
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class FrontEndConfig:
     checkpoint_every: int = 100
     validation_pairs: int = 40
     lessons: LessonConfig = field(default_factory=LessonConfig)
+    real: RealConfig = field(default_factory=RealConfig)
     crops: CropConfig = field(default_factory=CropConfig)
     losses: LossWeights = field(default_factory=LossWeights)
     learning: LearningConfig = field(default_factory=LearningConfig)
@@ -72,6 +74,8 @@ class FrontEndConfig:
         _check("learning.rate", learning.rate, 0 < learning.rate < 1, "a number between 0 and 1")
         _check("learning.clip", learning.clip, learning.clip > 0, "more than 0")
         _check("learning.average", learning.average, 0 <= learning.average < 1, "at least 0 and below 1")
+        _check("real.share", self.real.share, 0 <= self.real.share < 1, "at least 0 and below 1")
+        _check("real.radius", self.real.radius, self.real.radius > 0, "more than 0")
         _check("lessons.photos", list(lessons.photos), len(lessons.photos) > 0, "at least one folder")
         _check("lessons.held_out", lessons.held_out, 0 < lessons.held_out < 1, "a share between 0 and 1")
         _check("lessons.keypoints", lessons.keypoints, lessons.keypoints >= 1, "at least 1")

@@ -30,6 +30,7 @@ from linglue.training.front_end.crops import Crop, draw_crops
 from linglue.training.front_end.lessons import LONGER_SIDE, Lesson, Lessons
 from linglue.training.front_end.objective import Batch, Objective, collate
 from linglue.training.front_end.progress import Progress
+from linglue.training.front_end.real_pairs import RealPairs
 from linglue.training.front_end.validation import Scores, make_validation, validate
 from linglue.training.log import append_row, plot
 from linglue.training.sources.interface import ImagePair
@@ -81,6 +82,7 @@ class Trainer:
         )
         self.step, self.seconds, self.best = 0, 0.0, -1.0
         self.lessons = Lessons(config.lessons.folder, train, teacher_sha256(config.lessons), config.lessons.keypoints)
+        self.real = RealPairs(config.real, self.lessons)
         self._resume()
         config.output.mkdir(parents=True, exist_ok=True)
         self.lessons.prepare(teacher)
@@ -120,17 +122,27 @@ class Trainer:
         rng = np.random.default_rng((o.seed, step))
         samples: list[tuple[Crop, Crop, IndexArray]] = []
         taught = []
+        same = []
         while len(samples) < o.batch:
-            index = int(rng.integers(len(self.lessons)))
-            photo, lesson = self.photo(index), self.lesson(index)
-            if len(lesson.keypoints) < 2 * FEWEST:
+            zero, one, matches = self._draw(rng)
+            if len(matches) < FEWEST:
                 continue
-            itself = np.repeat(np.arange(len(lesson.keypoints))[:, None], 2, axis=1)
-            sample = draw_crops((photo, photo), (lesson, lesson), itself, self.config.crops, rng)
-            if len(sample[2]) >= FEWEST:
+            lessons = (self.lesson(zero), self.lesson(one))
+            sample = draw_crops((self.photo(zero), self.photo(one)), lessons, matches, self.config.crops, rng)
+            if len(sample[2]) >= (FEWEST if zero == one else FEWEST // 2):
                 samples.append(sample)
-                taught.append((lesson.descriptors, lesson.descriptors))
-        return collate(samples, taught, [True] * len(samples), o.points, rng)
+                taught.append((lessons[0].descriptors, lessons[1].descriptors))
+                same.append(zero == one)
+        return collate(samples, taught, same, o.points, rng)
+
+    def _draw(self, rng: np.random.Generator) -> tuple[int, int, IndexArray]:
+        """Two images, mostly one twice, and (K, 2) which keypoints of their lessons match."""
+        share = self.config.real.share
+        if share > 0 and rng.random() < share:
+            return self.real.draw(rng)
+        index = int(rng.integers(len(self.lessons)))
+        count = len(self.lesson(index).keypoints)
+        return index, index, np.repeat(np.arange(count)[:, None], 2, axis=1)
 
     def _photo(self, index: int) -> Image:
         return shrink(read_image(self.lessons.photos[index]), LONGER_SIDE)
@@ -199,8 +211,8 @@ class Trainer:
         except Exception as error:  # torch.load raises many unrelated types on files that are no checkpoints
             raise LinGlueError(f"{self.checkpoint}: cannot be read, expected a checkpoint; remove it") from error
         mine = self._settings()
-        others = state.get("settings", mine)  # checkpoints of the first runs have none
-        different = [name for name in mine if others.get(name) != mine[name]]
+        others = state.get("settings", mine)  # the first runs named fewer
+        different = [name for name in mine if others.get(name, mine[name]) != mine[name]]
         if different:
             raise LinGlueError(
                 f"{self.checkpoint}: made with another {', '.join(different)}; expected the same configuration, "
@@ -221,6 +233,7 @@ class Trainer:
             "losses": repr(self.config.losses),
             "learning": repr(learning),
             "start": "" if start is None else file_sha256(start),
+            "real": f"{self.config.real.share} {self.config.real.radius} {self.real.fingerprint}",
         }
 
 
