@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from linglue.matching.neighborhood import View
 
+SIDE = 5  # numbers that say how distinctive a candidate is, seen from one image
 EDGE = 13  # numbers that describe a voter as seen from a candidate
-FIT = 4  # numbers that describe a candidate against the similarity of its voters
+FIT = 9  # numbers that describe a candidate against the motion of its voters and of the whole image
 TINY = 1e-6
 
 
@@ -28,23 +30,22 @@ TINY = 1e-6
 class VotingConfig:
     """The shape of the network."""
 
-    candidates: int = 4  # of a keypoint, from either side
-    near: int = 12  # voters next to a keypoint
+    candidates: int = 5  # a candidate is among that many most similar ones, seen from either image
+    near: int = 9  # voters next to a keypoint
     far: int = 4  # voters from further away, so that repeated structure is seen from outside it
-    stride: int = 6  # every so many of the next nearest voters is a far one
+    stride: int = 8  # every so many of the next nearest voters is a far one
     width: int = 32  # numbers in the state of a candidate
-    kernels: int = 16  # ways a voter can fit
-    heads: int = 4  # weights of a voter
-    rounds: int = 3
+    kernels: int = 16  # ways a voter can fit, each with a weight of its own for a voter
+    rounds: int = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """Possible matches of one pair of images."""
 
-    pairs: Tensor  # (E, 2) keypoints of image 0 and image 1, each pair once, sorted
+    pairs: Tensor  # (E, 2) keypoints of image 0 and image 1, each pair once
     similarity: Tensor  # (E,) of their descriptors
-    sides: tuple[Tensor, Tensor]  # (E, 4) each: how distinctive the candidate is seen from image 0 and from image 1
+    sides: tuple[Tensor, Tensor]  # (E, SIDE) each: how distinctive the candidate is seen from image 0 and from image 1
     mutual: Tensor  # (E,) bool: nearest neighbours of each other
     counts: tuple[int, int]  # keypoints of the two images
 
@@ -80,7 +81,7 @@ def log_partition(logits: Tensor, owner: Tensor, count: int) -> Tensor:
 
 @torch.no_grad()
 def find_candidates(x0: Tensor, x1: Tensor, count: int, block: int = 1024) -> Candidates:
-    """The `count` most similar keypoints of every keypoint, from both sides; x0 (N, C), x1 (M, C) unit descriptors."""
+    """Pairs that are among the `count` most similar ones seen from either image; x0 (N, C), x1 (M, C) of unit length."""
     n, m = len(x0), len(x1)
     lists = []
     for a, b in ((x0, x1), (x1, x0)):
@@ -92,22 +93,22 @@ def find_candidates(x0: Tensor, x1: Tensor, count: int, block: int = 1024) -> Ca
         lists.append((value, index))
     (value0, index0), (value1, index1) = lists
     source = torch.arange(n, device=x0.device)[:, None].expand_as(index0)
-    target = torch.arange(m, device=x0.device)[:, None].expand_as(index1)
-    keys = torch.cat([(source * m + index0).flatten(), (index1 * m + target).flatten()]).unique()  # (E,)
-    pairs = torch.stack([keys // m, keys % m], dim=1) if m else keys.new_zeros(0, 2)
+    listed = (index1[index0] == source[..., None]).any(2) if m and n else index0.bool()  # (N, k) from both sides
+    pairs = torch.stack([source[listed], index0[listed]], dim=1)  # (E, 2)
     similarity = (x0[pairs[:, 0]] * x1[pairs[:, 1]]).sum(1)  # (E,)
     sides, first = [], []
     for side, (value, index) in enumerate(((value0, index0), (value1, index1))):
         owner, other = pairs[:, side], pairs[:, 1 - side]
         if not len(pairs):
-            sides.append(similarity.new_zeros(0, 4))
+            sides.append(similarity.new_zeros(0, SIDE))
             first.append(torch.zeros(0, dtype=torch.bool))
             continue
-        best = value[owner, 0]
+        best, last = value[owner, 0], value[owner, -1]
         second = value[owner, min(1, value.shape[1] - 1)]
         chosen = index[owner, 0] == other
         rival = torch.where(chosen, second, best)  # the best of the others
-        sides.append(torch.stack([similarity - best, similarity - rival, best - second, chosen.float()], dim=1))
+        side_ = [similarity - best, similarity - rival, best - second, best - last, chosen.float()]
+        sides.append(torch.stack(side_, dim=1))
         first.append(chosen)
     return Candidates(pairs, similarity, (sides[0], sides[1]), first[0] & first[1], (n, m))
 
@@ -121,7 +122,7 @@ class _Side:
     valid: Tensor  # (N, K) bool: is there such a voter, other than the keypoint's own match?
     offset: Tensor  # (N, K, 2) from the keypoint to the voter, in this image
     away: Tensor  # (N, K, 2) where the voter's partner is in the other image
-    edges: Tensor  # (E, K, EDGE)
+    fits: Tensor  # (E, K, kernels) in which ways a voter fits the candidate
     kernel: Tensor  # (N, K) weight of a voter by its distance, 1 next to the keypoint
     place: Tensor  # (E, 2) the candidate's keypoint in the other image
 
@@ -134,8 +135,11 @@ class Voting(nn.Module):
         self.config = config = config or VotingConfig()
         w = config.width
         self.similarity = nn.Linear(1, w)
-        self.side = nn.Sequential(nn.Linear(4, w), nn.ReLU(), nn.Linear(w, w))
+        self.side = nn.Sequential(nn.Linear(SIDE, w), nn.ReLU(), nn.Linear(w, w))
         self.start = nn.Sequential(nn.LayerNorm(w), nn.Linear(w, w), nn.ReLU(), nn.Linear(w, w))
+        self.fits = nn.Sequential(
+            nn.Linear(EDGE, config.kernels), nn.ReLU(), nn.Linear(config.kernels, config.kernels), nn.ReLU()
+        )
         self.rounds = nn.ModuleList(_Round(config) for _ in range(config.rounds))
 
     def forward(self, view0: View, view1: View, candidates: Candidates) -> Scored:
@@ -145,14 +149,15 @@ class Voting(nn.Module):
         voters = candidates.mutual.nonzero()[:, 0]  # (V,)
         if not len(voters):  # nobody votes where there is nothing to choose from
             return Scored([state[:, 0]] * len(self.rounds), candidates)
-        sides = [self._side(view0, view1, candidates, voters, 0), self._side(view1, view0, candidates, voters, 1)]
+        views = [view0, view1]
+        scene = _scene(views, candidates.pairs)
+        sides = [self._side(views[k], views[1 - k], candidates, voters, k) for k in (0, 1)]
         logits = []
         for layer in self.rounds:
-            state, logit = layer(state, voters, sides)
+            state, logit = layer(state, voters, sides, scene)
             logits.append(logit)
         return Scored(logits, candidates)
 
-    @torch.no_grad()
     def _side(self, view: View, other: View, candidates: Candidates, voters: Tensor, side: int) -> _Side:
         """Which voters each keypoint of `view` has, and how they look from its candidates."""
         # Unit: the longer side of the image, so that sizes and resolutions do not matter.
@@ -171,7 +176,8 @@ class Voting(nn.Module):
         kernel = (-0.5 * (reach / spacing[:, None]).square()).exp() * valid
         away_from = away[owner] - place[:, None]  # (E, K, 2)
         edges = _edges(offset, away_from, spacing, view, other, pairs, pairs[voters][chosen[owner]])
-        return _Side(owner, chosen, valid, offset, away, edges, kernel, place)
+        fits = self.fits(edges)  # (E, K, kernels)
+        return _Side(owner, chosen, valid, offset, away, fits, kernel, place)
 
     def _neighbours(self, points: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """(N, K) the nearest and some farther of the places (V, 2) of every point (N, 2), and which exist."""
@@ -179,9 +185,7 @@ class Voting(nn.Module):
         wanted = [*range(c.near + 1), *range(c.near + c.stride, c.near + 1 + c.stride * c.far, c.stride)]
         ranks = [r + 1 for r in wanted]  # scipy counts from 1
         distance, index = cKDTree(places.cpu().numpy()).query(points.cpu().numpy(), k=ranks)
-        exists = torch.from_numpy(index < len(places)).to(points.device) & torch.from_numpy(distance < 1e9).to(
-            points.device
-        )
+        exists = torch.from_numpy(np.isfinite(distance)).to(points.device)
         found = torch.from_numpy(index).to(points.device)
         return torch.where(exists, found, 0), exists
 
@@ -192,30 +196,53 @@ class _Round(nn.Module):
     def __init__(self, config: VotingConfig) -> None:
         super().__init__()
         w = config.width
-        self.fits = nn.Sequential(nn.Linear(EDGE, config.kernels), nn.ReLU(), nn.Linear(config.kernels, config.kernels))
-        self.weights = nn.Linear(w, config.heads)
+        self.weights = nn.Linear(w, config.kernels)
         self.belief = nn.Linear(w, 1)
-        self.votes = nn.Sequential(nn.Linear(config.kernels * config.heads + FIT, w), nn.ReLU())
+        self.votes = nn.Sequential(nn.Linear(config.kernels + FIT, w), nn.ReLU())
         self.update = nn.Sequential(nn.LayerNorm(2 * w), nn.Linear(2 * w, 2 * w), nn.ReLU(), nn.Linear(2 * w, w))
         self.logit = nn.Sequential(nn.LayerNorm(w), nn.Linear(w, 1))
 
-    def forward(self, state: Tensor, voters: Tensor, sides: list[_Side]) -> tuple[Tensor, Tensor]:
-        """state (E, W), voters (V,) rows of it → the next state and a logit (E,)."""
+    def forward(self, state: Tensor, voters: Tensor, sides: list[_Side], scene: Tensor) -> tuple[Tensor, Tensor]:
+        """state (E, W), voters (V,) rows of it, scene (E, 4) → the next state and a logit (E,)."""
         voices = state[voters]  # (V, W)
-        weights = self.weights(voices).sigmoid()  # (V, H)
+        weights = self.weights(voices).sigmoid()  # (V, kernels)
         belief = self.belief(voices).sigmoid()[:, 0]  # (V,)
+        whole = _whole(scene, voters, belief)  # (E, 3)
         heard = []
         for side in sides:
-            fits = self.fits(side.edges).relu()  # (E, K, kernels)
-            weight = (weights[side.voters] * side.valid[..., None])[side.owner]  # (E, K, H)
-            votes = (fits.transpose(1, 2) @ weight).flatten(1) / weight.shape[1]  # (E, kernels · H)
-            heard.append(self.votes(torch.cat([votes, _fit(side, belief)], dim=1)))  # (E, W)
+            weight = (weights[side.voters] * side.valid[..., None])[side.owner]  # (E, K, kernels)
+            votes = (side.fits * weight).mean(1)  # (E, kernels)
+            fit = torch.cat([votes, _fit(side, belief, voters), whole], dim=1)
+            heard.append(self.votes(fit))  # (E, W)
         state = state + self.update(torch.cat([state, heard[0] + heard[1]], dim=1))
         return state, self.logit(state)[:, 0]
 
 
-def _fit(side: _Side, belief: Tensor) -> Tensor:
-    """(E, FIT) the candidate against the similarity transform that its keypoint's voters follow, weighted by belief."""
+def _scene(views: list[View], pairs: Tensor) -> Tensor:
+    """(E, 4) both ends of every candidate, in units of the longer sides."""
+    return torch.cat([view.points[pairs[:, k]] / view.size.max() for k, view in enumerate(views)], dim=1)
+
+
+def _whole(scene: Tensor, voters: Tensor, belief: Tensor) -> Tensor:
+    """(E, 3) candidates against the motion of the whole image, as far as voters (V,) are believed (V,).
+
+    Ends of matches lie near a hyperplane of the four coordinates for distant cameras (affine epipolar geometry), near
+    a plane for flat scenes. So: distance along the two thinnest directions of the believed voters, and how thin.
+    """
+    weight = belief.detach() / (belief.detach().sum() + TINY)  # (V,)
+    ends = scene[voters]  # (V, 4)
+    centre = (weight[:, None] * ends).sum(0)  # (4,)
+    spread = ends - centre
+    covariance = (weight[:, None] * spread).T @ spread  # (4, 4)
+    variance, axes = torch.linalg.eigh(covariance.double())  # ascending
+    sigma = (variance.clamp(min=0) + 1e-5).sqrt().to(scene.dtype)  # (4,)
+    along = ((scene - centre) @ axes[:, :2].to(scene.dtype)).abs() / sigma[:2]  # (E, 2)
+    distance = (along + 0.05).log() / 3
+    return torch.cat([distance, (sigma[0] / sigma[3]).log().expand(len(scene), 1) / 3], dim=1)
+
+
+def _fit(side: _Side, belief: Tensor, voters: Tensor) -> Tensor:
+    """(E, FIT − 3) the candidate against the similarity transform its keypoint's voters follow, weighted by belief."""
     weight = side.kernel * belief[side.voters] + TINY  # (N, K)
     total = weight.sum(1, keepdim=True)  # (N, 1)
     share = (weight / total)[..., None]  # (N, K, 1)
@@ -232,15 +259,24 @@ def _fit(side: _Side, belief: Tensor) -> Tensor:
     size = ((share[..., 0] * q.square().sum(2)).sum(1) + TINY).sqrt()  # (N,) spread of the partners
     effective = total[:, 0].square() / weight.square().sum(1)  # (N,)
     residual = (side.place - predicted[side.owner]).norm(dim=1)  # (E,)
-    return torch.stack(
+    # The local scale and rotation against those of all believed voters.
+    length = (real.square() + imaginary.square() + TINY).sqrt()  # (N,)
+    scale, cosine, sine = length.log().clamp(-4, 4), real / length, imaginary / length
+    at = side.owner[voters]  # (V,)
+    trust = belief / (belief.sum() + TINY)  # (V,)
+    mean = (trust * scale[at]).sum()
+    cos0, sin0 = (trust * cosine[at]).sum(), (trust * sine[at]).sum()
+    per_keypoint = torch.stack(
         [
-            (residual / size[side.owner] + 0.01).log() / 3,
-            (residual + 1e-3).log() / 4,
-            effective[side.owner].log() / 3,
-            (total[side.owner, 0] + 0.01).log() / 3,
+            effective.log() / 3,
+            (total[:, 0] + 0.01).log() / 3,
+            (scale - mean).abs() / 2,
+            cosine * cos0 + sine * sin0,
         ],
         dim=1,
-    )
+    )  # (N, 4)
+    own = torch.stack([(residual / size[side.owner] + 0.01).log() / 3, (residual + 1e-3).log() / 4], dim=1)  # (E, 2)
+    return torch.cat([own, per_keypoint[side.owner]], dim=1)
 
 
 def _edges(u: Tensor, w: Tensor, spacing: Tensor, view: View, other: View, pairs: Tensor, voters: Tensor) -> Tensor:
