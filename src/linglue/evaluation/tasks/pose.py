@@ -212,9 +212,9 @@ def evaluate(
     }
     note = (
         f"{extraction_note(prepared, extract, list(summary.values())[-1])}, at most {max_gap} images apart or as "
-        f"listed; thresholds at a longer side of {REFERENCE_SIDE}, correct: at most {CORRECT:g} px from the epipolar line "
-        f"in both images; relative pose by {version('poselib')}, {robust_note(robust)}; error: larger of rotation and "
-        f"translation direction, whose sign is ignored\n{TIME_NOTE}"
+        f"listed; thresholds at a longer side of {REFERENCE_SIDE}, correct: at most {CORRECT:g} px from the epipolar "
+        f"line in both images; relative pose by {version('poselib')}, {robust_note(robust)}; error: larger of "
+        f"rotation and translation direction, whose sign is ignored\n{TIME_NOTE}"
     )
     rows = csv_rows(scores)
     return Result(
