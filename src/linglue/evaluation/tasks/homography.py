@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS, RobustSettings, check_estimators, version
-from linglue.evaluation.methods import Methods, prepare
+from linglue.evaluation.methods import Methods, Prepared, prepare
 from linglue.evaluation.metrics import auc, share_within
 from linglue.evaluation.result import Result, Table, pair_columns, percent, relative
 from linglue.evaluation.settings import TIME_NOTE, check_scene_names, common_settings, extraction_note, robust_note
@@ -176,18 +176,8 @@ def evaluate(
     robust = RobustSettings(threshold, seed)
     loaded = {folder: load_pairs(folder) for folder in folders}
     prepared = prepare(methods, extract)
-    made = 0
-    scores: dict[str, list[PairScore]] = {name: [] for name in prepared.ready}
-    for folder, (truths, _) in loaded.items():
-        several = folder.resolve().name if len(folders) > 1 else ""
-        sequences = list(dict.fromkeys(truth.pair.group for truth in truths))
-        for sequence in tqdm(sequences, desc="homography", unit="sequence", disable=None, delay=PROGRESS_DELAY):
-            chosen = [truth for truth in truths if truth.pair.group == sequence]
-            new, predictions = predict(work / several, [truth.pair for truth in chosen], prepared)
-            made += new
-            for name, found in predictions.items():
-                for truth, prediction in zip(chosen, found, strict=True):
-                    scores[name].append(replace(score_pair(truth, prediction, estimators, robust), data=several))
+    truths = {folder.resolve().name if len(folders) > 1 else "": pairs for folder, (pairs, _) in loaded.items()}
+    made, scores = _score_all(truths, work, prepared, estimators, robust)
     summary, rows = summarise(scores), csv_rows(scores)
     skipped = [name for _, names in loaded.values() for name in names]
     settings = {
@@ -207,6 +197,27 @@ def evaluate(
     return Result(
         "homography", summary, rows, "pairs", tables(summary), note, settings, made, len(rows) - made, prepared.missing
     )
+
+
+def _score_all(
+    truths: Mapping[str, Sequence[HomographyPair]],
+    work: Path,
+    prepared: Prepared,
+    estimators: Sequence[str],
+    robust: RobustSettings,
+) -> tuple[int, dict[str, list[PairScore]]]:
+    """How many predictions were made, and the scores by method; `truths` by the name of the data set."""
+    made = 0
+    scores: dict[str, list[PairScore]] = {name: [] for name in prepared.ready}
+    groups = list(dict.fromkeys((data, truth.pair.group) for data, pairs in truths.items() for truth in pairs))
+    for data, sequence in tqdm(groups, desc="homography", unit="sequence", disable=None, delay=PROGRESS_DELAY):
+        chosen = [truth for truth in truths[data] if truth.pair.group == sequence]
+        new, predictions = predict(work / data, [truth.pair for truth in chosen], prepared)
+        made += new
+        for name, found in predictions.items():
+            for truth, prediction in zip(chosen, found, strict=True):
+                scores[name].append(replace(score_pair(truth, prediction, estimators, robust), data=data))
+    return made, scores
 
 
 def summarise(scores: Mapping[str, Sequence[PairScore]]) -> dict[str, dict[str, dict[str, Any]]]:
