@@ -27,7 +27,7 @@ def lessons(folder) -> Lessons:
 @pytest.fixture
 def labels(tmp_path, lessons) -> Path:
     """Labels of one pair: the keypoints of brick1 that lie in brick0, too."""
-    number = [path.name for path in lessons.photos].index("brick1.png")
+    number = [path.name for path in lessons.images].index("brick1.png")
     points1 = lessons[number].keypoints
     points0 = points1 + SHIFT
     inside = points0[:, 0] < 379
@@ -46,14 +46,14 @@ def labels(tmp_path, lessons) -> Path:
 def test_keypoints_beside_both_ends_of_a_label_match(lessons, labels):
     real = RealPairs(RealConfig(share=0.5, labels=labels), lessons)
     zero, one, matches = real.draw(np.random.default_rng(0))
-    assert len(real) == 1 and [lessons.photos[k].name for k in (zero, one)] == ["brick0.png", "brick1.png"]
+    assert len(real) == 1 and [lessons.images[k].name for k in (zero, one)] == ["brick0.png", "brick1.png"]
     offset = lessons[zero].keypoints[matches[:, 0]] - lessons[one].keypoints[matches[:, 1]]
     assert len(matches) > 60 and np.abs(offset - SHIFT).max() < 2.5
     assert all(len(set(column)) == len(matches) for column in matches.T.tolist())
 
 
 def test_images_without_a_lesson_are_left_out(lessons, labels):
-    without = Lessons(labels, [p for p in lessons.photos if p.name != "brick0.png"], "0" * 64, 500)
+    without = Lessons(labels, [p for p in lessons.images if p.name != "brick0.png"], "0" * 64, 500)
     with pytest.raises(LinGlueError, match="no labelled pair"):
         RealPairs(RealConfig(share=0.5, labels=labels), without)
 

@@ -48,7 +48,7 @@ class RealPairs:
             return
         if config.labels is None or not config.labels.is_dir():
             raise LinGlueError(f"real.labels is {config.labels}, expected a folder of labelled scenes")
-        known = {(path.parent.name, path.name): i for i, path in enumerate(lessons.photos)}
+        known = {(path.parent.name, path.name): i for i, path in enumerate(lessons.images)}
         digest = hashlib.sha256()
         for file in sorted(config.labels.rglob("*.npz")):
             labels = read_labels(file)
@@ -90,7 +90,7 @@ class RealPairs:
 
     def _beside(self, index: int, points: FloatArray, longer_side: int) -> IndexArray:
         """(L,) the lesson's keypoint at most `radius` from each label (L, 2), −1 where there is none."""
-        longest = max(upright_size(self._lessons.photos[index]))
+        longest = max(upright_size(self._lessons.images[index]))
         scale = min(LONGER_SIDE, longest) / min(longer_side, longest)
         keypoints = self._lessons[index].keypoints
         if not len(keypoints):

@@ -41,13 +41,13 @@ KEPT = 1024  # images and lessons in memory; images take 1.4 MB each
 FEWEST = 40  # matches a pair of crops must have in common to be learned from
 
 
-def find_photos(config: LessonConfig) -> tuple[list[Path], list[Path]]:
-    """(training, held-out) photographs; the side a file of the first folder falls on depends on its name alone."""
+def find_images(config: LessonConfig) -> tuple[list[Path], list[Path]]:
+    """(training, held-out) images; the side a file of the first folder falls on depends on its name alone."""
     train: list[Path] = []
     held_out: list[Path] = []
     for number, folder in enumerate(config.photos):
         if not folder.is_dir():
-            raise LinGlueError(f"{folder}: no such folder, expected a folder of photographs")
+            raise LinGlueError(f"{folder}: no such folder, expected a folder of images")
         for path in sorted(folder.rglob("*")):
             below = path.relative_to(folder)
             if path.suffix.lower() in IMAGE_SUFFIXES and not set(below.parts[:-1]) & set(config.exclude):
@@ -55,7 +55,7 @@ def find_photos(config: LessonConfig) -> tuple[list[Path], list[Path]]:
                 (held_out if number == 0 and share < config.held_out else train).append(path)
     if not train or not held_out:
         raise LinGlueError(
-            f"{config.photos[0]}: {len(train)} photographs to learn from and {len(held_out)} to validate on, "
+            f"{config.photos[0]}: {len(train)} images to learn from and {len(held_out)} to validate on, "
             "expected some of both: about 30 at least"
         )
     return train, held_out
@@ -70,7 +70,7 @@ class Trainer:
 
     def __init__(self, config: FrontEndConfig) -> None:
         self.config = config
-        train, held_out = find_photos(config.lessons)
+        train, held_out = find_images(config.lessons)
         teacher = make_extractor(config.lessons.teacher, config.lessons.teacher_weights)
         torch.manual_seed(config.learning.seed)
         net = load_linpoint(config.start) if config.start is not None else LinPointNet()
@@ -87,7 +87,7 @@ class Trainer:
         config.output.mkdir(parents=True, exist_ok=True)
         self.lessons.prepare(teacher)
         self.validation: Sequence[ImagePair] = make_validation(held_out, config.validation_pairs)
-        self.photo = lru_cache(maxsize=KEPT)(self._photo)
+        self.image = lru_cache(maxsize=KEPT)(self._image)
         self.lesson = lru_cache(maxsize=KEPT)(self._lesson)
 
     @property
@@ -128,7 +128,7 @@ class Trainer:
             if len(matches) < FEWEST:
                 continue
             lessons = (self.lesson(zero), self.lesson(one))
-            sample = draw_crops((self.photo(zero), self.photo(one)), lessons, matches, self.config.crops, rng)
+            sample = draw_crops((self.image(zero), self.image(one)), lessons, matches, self.config.crops, rng)
             if len(sample[2]) >= (FEWEST if zero == one else FEWEST // 2):
                 samples.append(sample)
                 taught.append((lessons[0].descriptors, lessons[1].descriptors))
@@ -144,8 +144,8 @@ class Trainer:
         count = len(self.lesson(index).keypoints)
         return index, index, np.repeat(np.arange(count)[:, None], 2, axis=1)
 
-    def _photo(self, index: int) -> Image:
-        return shrink(read_image(self.lessons.photos[index]), LONGER_SIDE)
+    def _image(self, index: int) -> Image:
+        return shrink(read_image(self.lessons.images[index]), LONGER_SIDE)
 
     def _lesson(self, index: int) -> Lesson:
         return self.lessons[index]
