@@ -220,7 +220,7 @@ class Matcher:
         results = []
         found = matchable(entry0, entry1, encoded.descriptors0, encoded.descriptors1)
         for pair, encoded_pair in zip(pairs, found, strict=True):
-            matches = match_descriptors(*encoded_pair, self.matching, self.network.dustbin, watch)
+            matches = match_descriptors(*encoded_pair, self.matching, self.network.dustbin, self.network.voting, watch)
             results.append(Matches.of(*pair, *matches, timing=dict(watch.seconds)))
         return results
 

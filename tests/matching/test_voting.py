@@ -4,8 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from linglue.matching.candidates import find_candidates
+from linglue.matching.nearest import nearest_k
 from linglue.matching.neighborhood import View
-from linglue.matching.voting import Voting, best_matches, find_candidates, log_partition, voting_loss
+from linglue.matching.voting import Voting, best_matches, log_partition
+from linglue.training.losses import voting_loss
 
 SIZE = torch.tensor([640.0, 480.0])
 
@@ -33,7 +36,7 @@ def test_it_is_small(network):
 
 def test_candidates_are_among_the_most_similar_from_both_sides():
     _, _, x0, x1, *_ = make_pair(40)
-    found = {tuple(pair) for pair in find_candidates(x0, x1, 3, block=7).pairs.tolist()}
+    found = {tuple(pair) for pair in find_candidates(*nearest_k(x0, x1, 3)).pairs.tolist()}
     similar = x0 @ x1.T
     expected = {(i, j) for i in range(40) for j in similar[i].topk(3).indices.tolist()}
     expected &= {(i, j) for j in range(40) for i in similar[:, j].topk(3).indices.tolist()}
@@ -49,8 +52,8 @@ def test_log_partition_against_a_loop():
 @torch.no_grad()
 def test_swapping_the_images_swaps_the_result(network):
     view0, view1, x0, x1, *_ = make_pair(120)
-    pairs, scores = best_matches(network(view0, view1, find_candidates(x0, x1, 4)))
-    swapped, others = best_matches(network(view1, view0, find_candidates(x1, x0, 4)))
+    pairs, scores = best_matches(network(view0, view1, x0, x1)[-1])
+    swapped, others = best_matches(network(view1, view0, x1, x0)[-1])
     there = {tuple(pair): score for pair, score in zip(pairs.tolist(), scores.tolist(), strict=True)}
     back = {(i, j): score for (j, i), score in zip(swapped.tolist(), others.tolist(), strict=True)}
     assert there.keys() == back.keys() and len(there) > 60
@@ -60,7 +63,7 @@ def test_swapping_the_images_swaps_the_result(network):
 @torch.no_grad()
 def test_matches_are_one_to_one_and_scores_are_probabilities(network):
     view0, view1, x0, x1, *_ = make_pair(120)
-    pairs, scores = best_matches(network(view0, view1, find_candidates(x0, x1, 4)))
+    pairs, scores = best_matches(network(view0, view1, x0, x1)[-1])
     assert all(len(set(column)) == len(pairs) for column in pairs.T.tolist())
     assert (scores >= 0).all() and (scores <= 1).all() and (scores.diff() <= 0).all()
 
@@ -70,32 +73,31 @@ def test_matches_are_one_to_one_and_scores_are_probabilities(network):
 def test_any_number_of_keypoints(network, count0, count1):
     view, _, x, *_ = make_pair(20)
     view0, view1 = View(view.points[:count0], SIZE), View(view.points[:count1], SIZE)
-    pairs, scores = best_matches(network(view0, view1, find_candidates(x[:count0], x[:count1], 4)))
+    pairs, scores = best_matches(network(view0, view1, x[:count0], x[:count1])[-1])
     assert pairs.shape == (len(scores), 2) and len(pairs) <= min(count0, count1)
 
 
 def test_rotation_and_scale_of_keypoints_are_used(network):
     view0, view1, x0, x1, *_ = make_pair(60)
-    candidates = find_candidates(x0, x1, 4)
-    plain = network(view0, view1, candidates).logits[-1]
+    plain = network(view0, view1, x0, x1)[0].logits[-1]
     shaped = [View(v.points, SIZE, torch.full((60,), 8.0), torch.full((60,), 0.3)) for v in (view0, view1)]
-    assert not torch.allclose(network(*shaped, candidates).logits[-1], plain)
+    assert not torch.allclose(network(*shaped, x0, x1)[0].logits[-1], plain)
 
 
 def test_it_learns_what_to_believe(network):
     view0, view1, x0, x1, truth0, truth1 = make_pair(200, noise=0.5)
-    candidates = find_candidates(x0, x1, 4)
     optimiser = torch.optim.Adam(network.parameters(), lr=2e-3)
     losses = []
     for _ in range(30):
-        loss = voting_loss(network(view0, view1, candidates), truth0, truth1)
+        loss = voting_loss(network(view0, view1, x0, x1), truth0, truth1)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
     with torch.no_grad():
-        pairs, _ = best_matches(network(view0, view1, candidates), least=0.2)
+        pairs, _ = best_matches(network(view0, view1, x0, x1)[-1], least=0.2)
     right = float((truth0[pairs[:, 0]] == pairs[:, 1]).float().mean())
+    candidates = find_candidates(*nearest_k(x0, x1, 4))
     mutual = candidates.pairs[candidates.mutual]
     assert right > float((truth0[mutual[:, 0]] == mutual[:, 1]).float().mean()) and len(pairs) > 60

@@ -22,6 +22,7 @@ from matching.scene import Scene, affine, brute_force, make_scene, sorted_pairs
 from . import reference
 
 COUNTS = {
+    "raw": 0,
     "pair": 840_960,
     "pair-wo-sep": 840_960,
     "pair-wo-sep-inp": 840_960,

@@ -18,6 +18,8 @@ import torch
 
 from linglue.cli import main
 from linglue.errors import LinGlueError
+from linglue.features.sift import Sift
+from linglue.matcher import Matcher
 from linglue.network.weights import load_network
 from linglue.training.config import RunConfig, read_config
 from linglue.training.data import prepare_data
@@ -178,6 +180,34 @@ def test_every_loss_trains_its_network(folder, preset, loss):
     before = [p.clone() for p in trainer.objective.network.parameters()]
     assert np.isfinite(trainer._take_step())
     assert any(not torch.equal(x, y) for x, y in zip(before, trainer.objective.network.parameters(), strict=True))
+
+
+def test_a_consensus_is_learned_alone_and_resumes_to_the_bit(folder):
+    def run(output: str, steps: int) -> RunConfig:
+        config = config_of(folder, output, steps=steps, rate=5e-3)
+        return replace(config, network=replace(config.network, preset="raw", consensus=True, frozen=True))
+
+    whole = trained(run("consensus", 8))
+    trained(run("consensus-parts", 4))
+    assert same(trained(run("consensus-parts", 8)).average.module, whole.average.module)
+    rows = read_rows(whole.config.output / "log.csv")
+    assert rows[-1]["homography/average_precision"] > rows[0]["homography/average_precision"]
+    matcher = Matcher.for_features("sift", whole.weights)
+    assert matcher.network.voting is not None
+    pair = [Sift().extract(folder / "photos" / f"astronaut{k}.png", 300) for k in (0, 1)]
+    found = matcher.match(*pair)
+    offset = found.points0 - found.points1
+    assert len(found) > 10 and np.median(np.abs(offset - [132, 0]).max(axis=1)) < 2
+    assert "consensus" in found.timing
+
+
+def test_a_frozen_network_keeps_its_weights(folder, finished):
+    config = config_of(folder, "frozen", steps=2)
+    network = replace(config.network, start=finished.weights, consensus=True, frozen=True)
+    trainer = trained(replace(config, network=network))
+    start, _ = load_network(finished.weights)
+    kept = trainer.objective.network.state_dict()
+    assert all(torch.equal(kept[name], value) for name, value in start.state_dict().items())
 
 
 def test_a_checkpoint_of_another_run_is_refused(folder, finished):

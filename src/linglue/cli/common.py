@@ -101,9 +101,8 @@ def add_matching(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--min-score",
         type=float,
-        default=0.0,
         metavar="S",
-        help="LinGlue's matches that score less, of 0 to 1, are dropped; from 0.5 the filter itself found them",
+        help="matches less likely right than this, of 0 to 1, are dropped; unless given, as suits pose estimation",
     )
 
 

@@ -1,5 +1,6 @@
 """From new descriptors to matches: `MatchingConfig` and the order of the steps.
 
+descriptors → candidates → learned consensus → one-to-one matches with scores, where the network comes with one; else
 descriptors → nearest neighbours → local affine filter → consensus → completion → one-to-one matches with scores
 """
 
@@ -20,6 +21,7 @@ from linglue.matching.local_affine import FilterConfig, filtered_matches
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import View
 from linglue.matching.sinkhorn import transport_matches
+from linglue.matching.voting import MIN_SCORE, Voting, best_matches
 
 
 @dataclass(frozen=True)
@@ -27,19 +29,21 @@ class MatchingConfig:
     """How descriptors become matches. The default is LinGlue's own head, `paper()` exactly the paper's.
 
     Example:
-        >>> MatchingConfig(min_score=0.5).min_score  # only what the local affine filter itself accepts
+        >>> MatchingConfig(min_score=0.5).min_score  # only what is more likely right than wrong
         0.5
         >>> MatchingConfig.paper().consensus is None
         True
     """
 
+    learned: bool = True  # the learned consensus instead of filter, consensus and completion, where there is one
     filter: FilterConfig | None = field(default_factory=FilterConfig)  # None: plain mutual nearest neighbours
     consensus: ConsensusConfig | None = field(default_factory=ConsensusConfig)  # None: no vote; needs the filter
     completion: CompletionConfig | None = field(default_factory=CompletionConfig)  # None: no search; needs the filter
-    min_score: float = 0.0  # matches that score less are dropped; the filter's score from 0.5, the completion's below
+    min_score: float | None = None  # matches that score less are dropped; None: MIN_SCORE of the learned consensus,
+    # nothing after the filter, which scores from 0.5 on, and its completion, which scores below
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_score <= 1:
+        if self.min_score is not None and not 0 <= self.min_score <= 1:
             raise LinGlueError(f"min_score is {self.min_score}, expected a number from 0 to 1")
         if self.filter is None and (self.consensus or self.completion):
             raise LinGlueError("filter is None, expected consensus and completion to be None, too: they start from it")
@@ -47,12 +51,12 @@ class MatchingConfig:
     @classmethod
     def paper(cls) -> MatchingConfig:
         """The head of the paper: neighborhoods of 2 R, the filter with AdaLAM's constants, and nothing after it."""
-        return cls(FilterConfig.paper(), consensus=None, completion=None)
+        return cls(learned=False, filter=FilterConfig.paper(), consensus=None, completion=None)
 
     @classmethod
     def unfiltered(cls) -> MatchingConfig:
         """Mutual nearest neighbours of the new descriptors: the network alone."""
-        return cls(filter=None, consensus=None, completion=None)
+        return cls(learned=False, filter=None, consensus=None, completion=None)
 
     def settings(self) -> dict[str, Any]:
         """All values as JSON, for fingerprints and reports."""
@@ -67,6 +71,7 @@ def match_descriptors(
     x1: Tensor,
     config: MatchingConfig,
     dustbin: Tensor | None = None,
+    voting: Voting | None = None,
     watch: Stopwatch | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One-to-one matches between the keypoints of two images, best first.
@@ -78,15 +83,21 @@ def match_descriptors(
         x1: (M, C) descriptors of image 1.
         config: which steps, and their constants.
         dustbin: () learned score of the dustbin. If given, optimal transport takes the place of all other steps.
+        voting: the learned consensus that was trained with the network, used if `config.learned`.
         watch: takes the seconds of every step.
 
     Returns:
         pairs (K, 2) of indices into the keypoints, and scores (K,) in [0, 1].
     """
 
+    watch = watch or Stopwatch(x0.device)
     with torch.autocast(x0.device.type, enabled=False):  # coordinates and distances need all their digits
-        pairs, scores = _match(view0, view1, x0, x1, config, dustbin, watch or Stopwatch(x0.device))
-    keep = scores >= config.min_score  # (K,)
+        if voting is not None and config.learned and dustbin is None:
+            least = MIN_SCORE if config.min_score is None else config.min_score
+            with watch.stage("consensus"):
+                return best_matches(voting(view0, view1, x0, x1)[-1], least)
+        pairs, scores = _match(view0, view1, x0, x1, config, dustbin, watch)
+    keep = scores >= (config.min_score or 0.0)  # (K,)
     return pairs[keep], scores[keep]
 
 

@@ -1,9 +1,12 @@
 """Learned consensus: keypoints around a candidate match vote on it, and a small network learns whom to believe.
 
-For two images: candidates (the most similar keypoints, both ways) → a state each, from how distinctive it is → rounds
-in which the mutual nearest neighbours around it vote, each with how well it fits the candidate as a similarity
-transform and with a weight of its own state, and in which a similarity fitted to those voters predicts where the
-partner should be → a logit each → probabilities over the candidates of a keypoint and "no partner".
+For two images: candidates (pairs that are similar seen from either image) → a state each, from how distinctive it is →
+rounds in which the matches around it vote, each with how well it fits the candidate as a similarity transform and with
+a weight of its own state, and in which a similarity fitted to those voters predicts where the partner should be → a
+logit each → probabilities over the candidates of a keypoint and "no partner".
+
+There are two looks. The first has mutual nearest neighbours as voters. The second has the winners of the first, and new
+candidates where their votes predict a partner that descriptors alone did not propose.
 
 Time is linear in the number of keypoints once candidates are known; no array of N × M exists. Both images play the same
 part, so swapping them swaps the result.
@@ -18,12 +21,15 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
+from linglue.matching.candidates import SIDE, Candidates, among_best, describe_candidates, find_candidates, propose
+from linglue.matching.nearest import nearest_k
 from linglue.matching.neighborhood import View
 
-SIDE = 5  # numbers that say how distinctive a candidate is, seen from one image
+PRIOR = 3  # numbers that the second look knows from the first
 EDGE = 13  # numbers that describe a voter as seen from a candidate
 FIT = 9  # numbers that describe a candidate against the motion of its voters and of the whole image
 TINY = 1e-6
+MIN_SCORE = 0.03  # for pose estimation; 0.01 for many matches, 0.3 for sure ones
 
 
 @dataclass(frozen=True)
@@ -36,18 +42,9 @@ class VotingConfig:
     stride: int = 8  # every so many of the next nearest voters is a far one
     width: int = 32  # numbers in the state of a candidate
     kernels: int = 16  # ways a voter can fit, each with a weight of its own for a voter
-    rounds: int = 4
-
-
-@dataclass(frozen=True, eq=False)
-class Candidates:
-    """Possible matches of one pair of images."""
-
-    pairs: Tensor  # (E, 2) keypoints of image 0 and image 1, each pair once
-    similarity: Tensor  # (E,) of their descriptors
-    sides: tuple[Tensor, Tensor]  # (E, SIDE) each: how distinctive the candidate is seen from image 0 and from image 1
-    mutual: Tensor  # (E,) bool: nearest neighbours of each other
-    counts: tuple[int, int]  # keypoints of the two images
+    rounds: int = 2  # of each look
+    around: int = 6  # keypoints around a predicted place, of which the most similar becomes a candidate
+    kept: int = 2  # candidates of a keypoint that the second look sees again
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,40 +76,6 @@ def log_partition(logits: Tensor, owner: Tensor, count: int) -> Tensor:
     return top + (total + (-top).exp()).log()
 
 
-@torch.no_grad()
-def find_candidates(x0: Tensor, x1: Tensor, count: int, block: int = 1024) -> Candidates:
-    """Pairs that are among the `count` most similar ones seen from either image; x0 (N, C), x1 (M, C) of unit length."""
-    n, m = len(x0), len(x1)
-    lists = []
-    for a, b in ((x0, x1), (x1, x0)):
-        k = min(count, len(b))
-        value = a.new_empty(len(a), k)
-        index = torch.empty(len(a), k, dtype=torch.int64, device=a.device)
-        for start in range(0, len(a), block):
-            value[start : start + block], index[start : start + block] = (a[start : start + block] @ b.T).topk(k, dim=1)
-        lists.append((value, index))
-    (value0, index0), (value1, index1) = lists
-    source = torch.arange(n, device=x0.device)[:, None].expand_as(index0)
-    listed = (index1[index0] == source[..., None]).any(2) if m and n else index0.bool()  # (N, k) from both sides
-    pairs = torch.stack([source[listed], index0[listed]], dim=1)  # (E, 2)
-    similarity = (x0[pairs[:, 0]] * x1[pairs[:, 1]]).sum(1)  # (E,)
-    sides, first = [], []
-    for side, (value, index) in enumerate(((value0, index0), (value1, index1))):
-        owner, other = pairs[:, side], pairs[:, 1 - side]
-        if not len(pairs):
-            sides.append(similarity.new_zeros(0, SIDE))
-            first.append(torch.zeros(0, dtype=torch.bool))
-            continue
-        best, last = value[owner, 0], value[owner, -1]
-        second = value[owner, min(1, value.shape[1] - 1)]
-        chosen = index[owner, 0] == other
-        rival = torch.where(chosen, second, best)  # the best of the others
-        side_ = [similarity - best, similarity - rival, best - second, best - last, chosen.float()]
-        sides.append(torch.stack(side_, dim=1))
-        first.append(chosen)
-    return Candidates(pairs, similarity, (sides[0], sides[1]), first[0] & first[1], (n, m))
-
-
 @dataclass(frozen=True, eq=False)
 class _Side:
     """The voters of one image's keypoints, and what does not change from round to round."""
@@ -128,13 +91,81 @@ class _Side:
 
 
 class Voting(nn.Module):
-    """The network: candidates of two images in, a logit each and round out."""
+    """The network: descriptors and places of keypoints in, scored candidates out.
+
+    Example:
+        >>> net = Voting()
+        >>> looks = net(view0, view1, x0, x1)  # doctest: +SKIP
+        >>> pairs, scores = best_matches(looks[-1])  # doctest: +SKIP
+    """
 
     def __init__(self, config: VotingConfig | None = None) -> None:
         super().__init__()
-        self.config = config = config or VotingConfig()
+        self.config = config or VotingConfig()
+        self.looks = nn.ModuleList(_Look(self.config) for _ in range(2))
+
+    def forward(self, view0: View, view1: View, x0: Tensor, x1: Tensor) -> list[Scored]:
+        """What both looks say.
+
+        Args:
+            view0: where the keypoints of image 0 are.
+            view1: the same for image 1.
+            x0: (N, C) descriptors of image 0, of unit length.
+            x1: (M, C) descriptors of image 1.
+        """
+        there, back = nearest_k(x0, x1, self.config.candidates)
+        candidates = find_candidates(there, back)
+        prior = x0.new_zeros(len(candidates.pairs), PRIOR)  # (E, PRIOR)
+        first, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, prior)
+        if predicted is None:
+            return [first, first]
+        pairs, known = self._second_pairs(first, predicted, view0, view1, x0, x1)
+        similarity = (x0[pairs[:, 0]] * x1[pairs[:, 1]]).sum(1)  # (E',)
+        candidates = describe_candidates(pairs, similarity, there, back)
+        prior, winners = self._prior(first, known)
+        second, _ = self.looks[1](view0, view1, candidates, winners, prior)
+        return [first, second]
+
+    @torch.no_grad()
+    def _second_pairs(
+        self, first: Scored, predicted: list[Tensor], view0: View, view1: View, x0: Tensor, x1: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Pairs (E', 2) for the second look, and (E',) which candidates of the first they are, −1 for new ones."""
+        pairs, scores = first.candidates.pairs, first.scores()
+        kept = torch.zeros_like(scores, dtype=torch.bool)
+        for side in (0, 1):
+            kept |= among_best(pairs[:, side], scores, self.config.kept)
+        new0 = propose(predicted[0], view1, x0, x1, self.config.around)  # (N, 2)
+        new1 = propose(predicted[1], view0, x1, x0, self.config.around).flip(1)  # (M, 2)
+        old = pairs[kept]  # (e, 2)
+        every = torch.cat([old, new0, new1])
+        key, place = (every[:, 0] * len(x1) + every[:, 1]).unique(return_inverse=True)  # (E',)
+        known = torch.full_like(key, -1)
+        known[place[: len(old)]] = kept.nonzero()[:, 0]
+        return torch.stack([key // len(x1), key % len(x1)], dim=1), known
+
+    @staticmethod
+    def _prior(first: Scored, known: Tensor) -> tuple[Tensor, Tensor]:
+        """What the first look said of each pair (E', PRIOR), and which of them it chose (E',)."""
+        logit, old = first.logits[-1].detach(), known >= 0
+        wins = torch.zeros_like(logit, dtype=torch.bool)
+        wins[_winners(first)] = True
+        prior = logit.new_zeros(len(known), PRIOR)
+        prior[:, 0] = torch.where(old, logit[known].clamp(-8, 8) / 4, 0)
+        prior[:, 1] = old.float()
+        winners = old & wins[known]
+        prior[:, 2] = winners.float()
+        return prior, winners
+
+
+class _Look(nn.Module):
+    """Candidates and voters in, logits after every round and predicted places out."""
+
+    def __init__(self, config: VotingConfig) -> None:
+        super().__init__()
+        self.config = config
         w = config.width
-        self.similarity = nn.Linear(1, w)
+        self.similarity = nn.Linear(1 + PRIOR, w)
         self.side = nn.Sequential(nn.Linear(SIDE, w), nn.ReLU(), nn.Linear(w, w))
         self.start = nn.Sequential(nn.LayerNorm(w), nn.Linear(w, w), nn.ReLU(), nn.Linear(w, w))
         self.fits = nn.Sequential(
@@ -142,21 +173,23 @@ class Voting(nn.Module):
         )
         self.rounds = nn.ModuleList(_Round(config) for _ in range(config.rounds))
 
-    def forward(self, view0: View, view1: View, candidates: Candidates) -> Scored:
-        """Logits of the candidates after every round."""
-        state = self.similarity(candidates.similarity[:, None]) + sum(self.side(s) for s in candidates.sides)
-        state = self.start(state)  # (E, W)
-        voters = candidates.mutual.nonzero()[:, 0]  # (V,)
+    def forward(
+        self, view0: View, view1: View, candidates: Candidates, votes: Tensor, prior: Tensor
+    ) -> tuple[Scored, list[Tensor] | None]:
+        """Logits of the candidates, of which `votes` (E,) have a vote; where voters predict the partners to be."""
+        own = torch.cat([candidates.similarity[:, None], prior], dim=1)  # (E, 1 + PRIOR)
+        state = self.start(self.similarity(own) + sum(self.side(s) for s in candidates.sides))  # (E, W)
+        voters = votes.nonzero()[:, 0]  # (V,)
         if not len(voters):  # nobody votes where there is nothing to choose from
-            return Scored([state[:, 0]] * len(self.rounds), candidates)
+            return Scored([state[:, 0]] * len(self.rounds), candidates), None
         views = [view0, view1]
         scene = _scene(views, candidates.pairs)
         sides = [self._side(views[k], views[1 - k], candidates, voters, k) for k in (0, 1)]
-        logits = []
+        logits, predicted = [], []
         for layer in self.rounds:
-            state, logit = layer(state, voters, sides, scene)
+            state, logit, predicted = layer(state, voters, sides, scene)
             logits.append(logit)
-        return Scored(logits, candidates)
+        return Scored(logits, candidates), predicted
 
     def _side(self, view: View, other: View, candidates: Candidates, voters: Tensor, side: int) -> _Side:
         """Which voters each keypoint of `view` has, and how they look from its candidates."""
@@ -202,20 +235,23 @@ class _Round(nn.Module):
         self.update = nn.Sequential(nn.LayerNorm(2 * w), nn.Linear(2 * w, 2 * w), nn.ReLU(), nn.Linear(2 * w, w))
         self.logit = nn.Sequential(nn.LayerNorm(w), nn.Linear(w, 1))
 
-    def forward(self, state: Tensor, voters: Tensor, sides: list[_Side], scene: Tensor) -> tuple[Tensor, Tensor]:
-        """state (E, W), voters (V,) rows of it, scene (E, 4) → the next state and a logit (E,)."""
+    def forward(
+        self, state: Tensor, voters: Tensor, sides: list[_Side], scene: Tensor
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """state (E, W), voters (V,) rows of it, scene (E, 4) → the next state, a logit (E,), predictions (N, 2)."""
         voices = state[voters]  # (V, W)
         weights = self.weights(voices).sigmoid()  # (V, kernels)
         belief = self.belief(voices).sigmoid()[:, 0]  # (V,)
         whole = _whole(scene, voters, belief)  # (E, 3)
-        heard = []
+        heard, predicted = [], []
         for side in sides:
             weight = (weights[side.voters] * side.valid[..., None])[side.owner]  # (E, K, kernels)
             votes = (side.fits * weight).mean(1)  # (E, kernels)
-            fit = torch.cat([votes, _fit(side, belief, voters), whole], dim=1)
-            heard.append(self.votes(fit))  # (E, W)
+            fit, place = _fit(side, belief, voters)
+            predicted.append(place)
+            heard.append(self.votes(torch.cat([votes, fit, whole], dim=1)))  # (E, W)
         state = state + self.update(torch.cat([state, heard[0] + heard[1]], dim=1))
-        return state, self.logit(state)[:, 0]
+        return state, self.logit(state)[:, 0], predicted
 
 
 def _scene(views: list[View], pairs: Tensor) -> Tensor:
@@ -241,8 +277,12 @@ def _whole(scene: Tensor, voters: Tensor, belief: Tensor) -> Tensor:
     return torch.cat([distance, (sigma[0] / sigma[3]).log().expand(len(scene), 1) / 3], dim=1)
 
 
-def _fit(side: _Side, belief: Tensor, voters: Tensor) -> Tensor:
-    """(E, FIT − 3) the candidate against the similarity transform its keypoint's voters follow, weighted by belief."""
+def _fit(side: _Side, belief: Tensor, voters: Tensor) -> tuple[Tensor, Tensor]:
+    """The similarity transform that the voters of a keypoint follow, weighted by belief.
+
+    Returns:
+        (E, FIT − 3) the candidates against it, and (N, 2) where it takes the keypoints.
+    """
     weight = side.kernel * belief[side.voters] + TINY  # (N, K)
     total = weight.sum(1, keepdim=True)  # (N, 1)
     share = (weight / total)[..., None]  # (N, K, 1)
@@ -276,7 +316,7 @@ def _fit(side: _Side, belief: Tensor, voters: Tensor) -> Tensor:
         dim=1,
     )  # (N, 4)
     own = torch.stack([(residual / size[side.owner] + 0.01).log() / 3, (residual + 1e-3).log() / 4], dim=1)  # (E, 2)
-    return torch.cat([own, per_keypoint[side.owner]], dim=1)
+    return torch.cat([own, per_keypoint[side.owner]], dim=1), predicted
 
 
 def _edges(u: Tensor, w: Tensor, spacing: Tensor, view: View, other: View, pairs: Tensor, voters: Tensor) -> Tensor:
@@ -314,32 +354,17 @@ def _edges(u: Tensor, w: Tensor, spacing: Tensor, view: View, other: View, pairs
     return edges
 
 
-def voting_loss(scored: Scored, truth0: Tensor, truth1: Tensor) -> Tensor:
-    """Cross-entropy of the right candidate, or of "no partner" where none is listed; mean over sides and rounds.
-
-    truth0 (N,), truth1 (M,): a keypoint of the other image, −1 for none, −2 for keypoints that are left out.
-    """
-    pairs = scored.candidates.pairs
-    losses = []
-    for logit in scored.logits:
-        for side, truth in enumerate((truth0, truth1)):
-            owner, other = pairs[:, side], pairs[:, 1 - side]
-            partition = log_partition(logit, owner, len(truth))  # (N,)
-            right = (truth[owner] == other).float()  # (E,) at most one of a keypoint
-            chosen = torch.zeros_like(partition).index_add(0, owner, logit * right)  # (N,) 0: "no partner"
-            counts = truth > -2
-            losses.append(((partition - chosen) * counts).sum() / counts.sum().clamp(min=1))
-    return torch.stack(losses).mean()
+def _winners(scored: Scored, least: float = 0.0) -> Tensor:
+    """(K,) candidates that have the best score of both their keypoints, at least `least`; best first."""
+    scores, pairs = scored.scores().detach(), scored.candidates.pairs
+    keep = scores >= least
+    for side in (0, 1):
+        keep = keep & among_best(pairs[:, side], scores, 1)
+    chosen = keep.nonzero()[:, 0]
+    return chosen[scores[chosen].argsort(descending=True, stable=True)]
 
 
 def best_matches(scored: Scored, least: float = 0.0) -> tuple[Tensor, Tensor]:
     """One-to-one matches (K, 2) and scores (K,), best first: mutual maxima of the score, at least `least`."""
-    scores, pairs = scored.scores(), scored.candidates.pairs
-    keep = scores >= least
-    for side in (0, 1):
-        owner = pairs[:, side]
-        top = scores.new_zeros(scored.candidates.counts[side]).scatter_reduce(0, owner, scores, "amax")
-        keep = keep & (scores == top[owner])
-    chosen = keep.nonzero()[:, 0]
-    chosen = chosen[scores[chosen].argsort(descending=True, stable=True)]
-    return pairs[chosen], scores[chosen]
+    chosen = _winners(scored, least)
+    return scored.candidates.pairs[chosen], scored.scores()[chosen]

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from linglue.errors import LinGlueError
+from linglue.matching.voting import VotingConfig
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class LinGlueConfig:
     select_from_input: bool = False  # neighborhoods from the raw descriptors instead of f̂
     expansion: float = 2.0  # λ, reach of the pairwise neighborhoods in units of R; the paper's 3 for localization
     sinkhorn: bool = False  # optimal transport with a dustbin instead of distance matching and filter
+    voting: VotingConfig | None = None  # a learned consensus comes with it
 
     def __post_init__(self) -> None:
         if self.input_dim < 1 or self.dim < 1 or self.dim % self.heads:
@@ -31,26 +33,31 @@ class LinGlueConfig:
                 f"input_dim is {self.input_dim}, dim {self.dim}, heads {self.heads}: "
                 "expected positive sizes with dim a multiple of heads"
             )
-        if not self.first_layer and not self.linear_blocks:
-            raise LinGlueError("a network needs a first layer or at least one linear block")
+        if not self.first_layer and not self.linear_blocks and (self.dim != self.input_dim or self.pairwise_layers):
+            raise LinGlueError(
+                f"a network without a first layer and linear blocks has dim {self.dim} and {self.pairwise_layers} "
+                f"pairwise layers, expected dim {self.input_dim} as its input and none: it changes nothing"
+            )
 
     @classmethod
     def preset(cls, name: str, input_dim: int = 256) -> LinGlueConfig:
         """A named configuration for descriptors of length `input_dim`."""
         if name not in PRESETS:
             raise LinGlueError(f"preset is {name!r}, expected {', '.join(PRESETS)}")
-        return cls(input_dim=input_dim, **PRESETS[name])
+        own: dict[str, Any] = {"dim": input_dim} if name == "raw" else {}
+        return cls(input_dim=input_dim, **PRESETS[name], **own)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> LinGlueConfig:
-        values = json.loads(text)
+        values = dict(json.loads(text))
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
             raise LinGlueError(f"network configuration has unknown entries {sorted(unknown)}: made by a newer LinGlue?")
-        return cls(**values)
+        voting = values.pop("voting", None)
+        return cls(**values, voting=None if voting is None else VotingConfig(**voting))
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -61,4 +68,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pair-large": {"dim": 256},
     "linear-sinkhorn": {"dim": 256, "first_layer": False, "pairwise_layers": 0, "sinkhorn": True},
     "geo": {"geometry": True},
+    # No layers: descriptors go to the learned consensus as they are.
+    "raw": {"first_layer": False, "linear_blocks": 0, "pairwise_layers": 0, "heads": 1},
 }

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -27,6 +27,7 @@ from linglue.errors import LinGlueError
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import Selection, select
+from linglue.matching.voting import Voting, VotingConfig
 from linglue.network.batch import Entry, dense_matches, matchable, pad, unpad, view, with_size
 from linglue.network.config import LinGlueConfig
 from linglue.network.groups import Groups, all_groups
@@ -253,11 +254,12 @@ class LinGlue(nn.Module):
         # Whichever layer comes first brings the descriptors to the network's own size.
         layers = int(c.first_layer) + 2 * c.linear_blocks
         input_dims = [c.input_dim if c.input_dim != c.dim else None] + [None] * (layers - 1)
-        stack = [EncoderLayer(c.dim, c.heads, input_dim) for input_dim in input_dims]
+        stack = [EncoderLayer(c.dim, c.heads, input_dim) for input_dim in input_dims[:layers]]
         self.first = stack.pop(0) if c.first_layer else None
         self.linear = nn.ModuleList(stack)  # self, cross, self, cross, …
         self.pairwise = nn.ModuleList(EncoderLayer(c.dim, c.heads) for _ in range(c.pairwise_layers))
         self.geometry = GeometryEncoder(c.dim) if c.geometry else None
+        self.voting = Voting(c.voting) if c.voting is not None else None
         self.register_parameter("dustbin", nn.Parameter(torch.tensor(1.0)) if c.sinkhorn else None)
 
     @classmethod
@@ -266,6 +268,14 @@ class LinGlue(nn.Module):
         from linglue.network.weights import find_weights, load_network
 
         return load_network(find_weights(name), device)[0]
+
+    def add_voting(self, seed: int = 0) -> None:
+        """Give the network a learned consensus, untrained, unless it has one."""
+        if self.voting is None:
+            self.config = replace(self.config, voting=VotingConfig())
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                self.voting = Voting(self.config.voting)
 
     def forward(self, data: Mapping[str, Entry], matching: MatchingConfig | None = None) -> dict[str, Any]:
         """Encode and match, with LightGlue's dictionaries.
@@ -282,7 +292,7 @@ class LinGlue(nn.Module):
         entry0, entry1 = with_size(data["image0"]), with_size(data["image1"])
         encoded = self.encode(entry0, entry1)
         found = [
-            match_descriptors(*pair, matching or MatchingConfig(), self.dustbin)
+            match_descriptors(*pair, matching or MatchingConfig(), self.dustbin, self.voting)
             for pair in matchable(entry0, entry1, encoded.descriptors0, encoded.descriptors1)
         ]
         return {**vars(encoded), **dense_matches(entry0, entry1, found)}

@@ -85,9 +85,19 @@ class NetworkConfig:
 
     preset: str = "geo"
     start: Path | None = None  # weights to start from; without, the identity start
+    consensus: bool = False  # it gets a learned consensus if it has none, which is trained, too
+    frozen: bool = False  # nothing but the consensus is trained
 
     def __post_init__(self) -> None:
-        LinGlueConfig.preset(self.preset)  # raises if there is none
+        config = LinGlueConfig.preset(self.preset)  # raises if there is none
+        if self.frozen and not self.consensus:
+            raise LinGlueError("network.frozen is true without a consensus, expected something to train")
+        if self.consensus and config.sinkhorn:
+            raise LinGlueError(
+                f"network.consensus is true for {self.preset!r}, expected a preset without Sinkhorn's head"
+            )
+        if self.preset == "raw" and not self.frozen:
+            raise LinGlueError("network.preset is 'raw', expected consensus and frozen to be true: it has no layers")
 
 
 @dataclass(frozen=True, config=STRICT)

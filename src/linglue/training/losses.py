@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linglue.matching.sinkhorn import log_optimal_transport
+from linglue.matching.voting import Scored, log_partition
 from linglue.training.sources.ground_truth import IGNORE, UNMATCHABLE
 
 FAR = 1e3  # stands for "not a negative"
@@ -89,3 +90,25 @@ def transport_loss(x0: Tensor, x1: Tensor, truth0: Tensor, truth1: Tensor, dustb
     source = (truth0 >= 0).nonzero()[:, 0]
     lost = [-plan[source, truth0[source]], -plan[:-1, -1][truth0 == UNMATCHABLE], -plan[-1, :-1][truth1 == UNMATCHABLE]]
     return torch.cat(lost).mean()
+
+
+def voting_loss(looks: list[Scored], truth0: Tensor, truth1: Tensor) -> Tensor:
+    """Cross-entropy of the right candidate, or of "no partner" where none is listed; mean over looks, rounds, sides.
+
+    Args:
+        looks: what the network returned.
+        truth0: (N,) a keypoint of the other image, −1 for none, −2 for keypoints that are left out.
+        truth1: (M,) the same for image 1.
+    """
+    losses = []
+    for scored in looks:
+        pairs = scored.candidates.pairs
+        for logit in scored.logits:
+            for side, truth in enumerate((truth0, truth1)):
+                owner, other = pairs[:, side], pairs[:, 1 - side]
+                partition = log_partition(logit, owner, len(truth))  # (N,)
+                right = (truth[owner] == other).float()  # (E,) at most one of a keypoint
+                chosen = torch.zeros_like(partition).index_add(0, owner, logit * right)  # (N,) 0: "no partner"
+                counts = truth > -2
+                losses.append(((partition - chosen) * counts).sum() / counts.sum().clamp(min=1))
+    return torch.stack(losses).mean()

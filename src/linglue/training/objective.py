@@ -7,41 +7,66 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from linglue.matching.neighborhood import View
+from linglue.network.batch import matchable
 from linglue.network.linglue import Encoded, LinGlue
 from linglue.training.config import OptimiserConfig
-from linglue.training.losses import contrastive_loss, distances, hinge_loss, ranking_loss, transport_loss
+from linglue.training.losses import (
+    contrastive_loss,
+    distances,
+    hinge_loss,
+    ranking_loss,
+    transport_loss,
+    voting_loss,
+)
 
 
 class Objective(nn.Module):
-    """Mean loss of a batch of pairs, on x̂ and, as deep supervision, on f̂."""
+    """Mean loss of a batch of pairs: on x̂, on f̂ as deep supervision, and of the learned consensus where there is one.
 
-    def __init__(self, network: LinGlue, config: OptimiserConfig) -> None:
+    Args:
+        network: what is trained.
+        config: which loss.
+        frozen: only the consensus learns.
+    """
+
+    def __init__(self, network: LinGlue, config: OptimiserConfig, frozen: bool = False) -> None:
         super().__init__()
         self.network = network
-        self.config = config
-        self.log_temperature = nn.Parameter(torch.tensor(0.05).log(), requires_grad=config.loss == "contrastive")
+        self.config, self.frozen = config, frozen
+        learned = config.loss == "contrastive" and not frozen
+        self.log_temperature = nn.Parameter(torch.tensor(0.05).log(), requires_grad=learned)
+        for name, parameter in network.named_parameters():
+            parameter.requires_grad_(not frozen or name.startswith("voting."))
 
     def forward(self, batch: dict[str, Any]) -> Tensor:
         """Mean loss () of a batch of a feature cache; only the network's layers compute in bfloat16, if at all."""
         device = batch["matches0"].device.type
-        with torch.autocast(device, torch.bfloat16, enabled=self.config.bfloat16):
+        gradients = torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen)
+        with gradients, torch.autocast(device, torch.bfloat16, enabled=self.config.bfloat16):
             encoded = self.network.encode(batch["image0"], batch["image1"])
         with torch.autocast(device, enabled=False):
             return self._mean_loss(encoded, batch)
 
     def _mean_loss(self, encoded: Encoded, batch: dict[str, Any]) -> Tensor:
         losses = []
+        pairs = matchable(batch["image0"], batch["image1"], encoded.descriptors0, encoded.descriptors1)
         for b in range(len(batch["matches0"])):
             valid0, valid1 = batch["image0"]["mask"][b], batch["image1"]["mask"][b]
             # Padding lies behind all keypoints, so indices stay true when it is cut off.
             truth0, truth1 = batch["matches0"][b][valid0], batch["matches1"][b][valid1]
             final = encoded.descriptors0[b][valid0], encoded.descriptors1[b][valid1]
             coarse = encoded.coarse0[b][valid0], encoded.coarse1[b][valid1]
-            loss = self._loss(*final, truth0, truth1, *coarse)
-            if self.config.coarse > 0 and self.network.pairwise:
-                loss = loss + self.config.coarse * self._loss(*coarse, truth0, truth1, *coarse)
-            losses.append(loss)
-        return torch.stack(losses).mean()
+            if not self.frozen:
+                losses.append(self._loss(*final, truth0, truth1, *coarse))
+                if self.config.coarse > 0 and self.network.pairwise:
+                    losses.append(self.config.coarse * self._loss(*coarse, truth0, truth1, *coarse))
+            if self.network.voting is not None:
+                view0, view1, x0, x1 = pairs[b]
+                if b % 2:  # what is left and what is right must not matter
+                    view0, view1 = _mirrored(view0), _mirrored(view1)
+                losses.append(voting_loss(self.network.voting(view0, view1, x0, x1), truth0, truth1))
+        return torch.stack(losses).sum() / len(batch["matches0"])
 
     def _loss(self, x0: Tensor, x1: Tensor, truth0: Tensor, truth1: Tensor, coarse0: Tensor, coarse1: Tensor) -> Tensor:
         if self.config.loss == "transport":
@@ -54,3 +79,9 @@ class Objective(nn.Module):
         if self.config.loss == "ranking":
             return ranking_loss(found, coarse0, coarse1)
         return hinge_loss(found, self.config.margin)
+
+
+def _mirrored(seen: View) -> View:
+    """Left and right exchanged."""
+    points = torch.stack([seen.size[0] - 1 - seen.points[:, 0], seen.points[:, 1]], dim=1)
+    return View(points, seen.size, seen.scales, None if seen.oris is None else torch.pi - seen.oris)

@@ -1,4 +1,4 @@
-"""How good descriptors are, measured without any filter: what mutual nearest neighbours find of the true matches."""
+"""How good ranked matches are: what they find of the true ones, and how many of them are true."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from linglue.matching.baselines import mutual_matches
-from linglue.matching.nearest import nearest_both_ways
 from linglue.training.sources.ground_truth import IGNORE
 
 PRECISION = 0.9  # at which recall is reported
@@ -20,18 +18,23 @@ PRECISION = 0.9  # at which recall is reported
 class MatchScores:
     """Means over pairs, each in [0, 1]."""
 
-    recall: float  # true matches that are mutual nearest neighbours
-    precision: float  # mutual nearest neighbours that are true, ignored keypoints left out
-    average_precision: float  # area under precision over recall when matches are ranked by distinctiveness
+    recall: float  # true matches that are found
+    precision: float  # found matches that are true, ignored keypoints left out
+    average_precision: float  # area under precision over recall of the ranking
     recall_at_precision: float  # largest recall of that ranking with precision ≥ 0.9
 
 
-def score_pair(x0: Tensor, x1: Tensor, truth0: Tensor, truth1: Tensor) -> NDArray[np.float64] | None:
-    """(4,) the scores of one pair of descriptors (N, C), (M, C); None without true matches."""
+def score_pair(pairs: Tensor, truth0: Tensor, truth1: Tensor) -> NDArray[np.float64] | None:
+    """(4,) the scores of one pair of images; None without true matches.
+
+    Args:
+        pairs: (K, 2) matches, best first.
+        truth0: (N,) the partner of each keypoint of image 0, −1 for none, −2 for keypoints that are left out.
+        truth1: (M,) the same for image 1.
+    """
     total = int((truth0 >= 0).sum())
     if total == 0:
         return None
-    pairs, _ = mutual_matches(*nearest_both_ways(x0, x1))  # (K, 2), most distinctive first
     known = (truth0[pairs[:, 0]] != IGNORE) & (truth1[pairs[:, 1]] != IGNORE)
     correct = (truth0[pairs[:, 0]] == pairs[:, 1])[known].double()  # (K,)
     if len(correct) == 0:

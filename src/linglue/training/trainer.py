@@ -7,7 +7,7 @@ again takes the same steps as one that was not.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from tqdm import tqdm
 
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
+from linglue.matching.match import MatchingConfig, match_descriptors
+from linglue.network.batch import matchable
 from linglue.network.config import LinGlueConfig
 from linglue.network.linglue import LinGlue
 from linglue.network.weights import load_network, save_network
@@ -41,7 +43,7 @@ def given_network(config: RunConfig, kind: str, dim: int) -> LinGlue | None:
     if config.network.start is None:
         return None
     network, info = load_network(config.network.start)
-    if info.kind != kind or network.config != LinGlueConfig.preset(config.network.preset, dim):
+    if info.kind != kind or replace(network.config, voting=None) != LinGlueConfig.preset(config.network.preset, dim):
         raise LinGlueError(
             f"{config.network.start}: a {info.preset!r} network for {info.kind!r} features, "
             f"expected {config.network.preset!r} for {kind!r}"
@@ -52,18 +54,24 @@ def given_network(config: RunConfig, kind: str, dim: int) -> LinGlue | None:
 def start_network(config: RunConfig, pairs: FeatureCache) -> LinGlue:
     """The network to train: given weights, or the identity start from the descriptors at hand."""
     given = given_network(config, pairs.kind, pairs.dim)
-    if given is not None:
-        return given.train()
+    network = identity_start(config, pairs) if given is None else given
+    if config.network.consensus:
+        network.add_voting(config.optimiser.seed)
+    return network.train()
+
+
+def identity_start(config: RunConfig, pairs: FeatureCache) -> LinGlue:
+    """A network that changes nothing yet, made for the descriptors at hand."""
     step = max(1, len(pairs) // 200)
     some = [pairs.batch([i])["image0"] for i in range(0, len(pairs), step)]
     descriptors = torch.cat([entry["descriptors"][entry["mask"]] for entry in some])
     wanted = LinGlueConfig.preset(config.network.preset, pairs.dim)
-    return identity_network(wanted, descriptors, config.optimiser.seed).train()
+    return identity_network(wanted, descriptors, config.optimiser.seed)
 
 
 @torch.no_grad()
 def validate(network: LinGlue, caches: dict[str, FeatureCache], device: torch.device) -> dict[str, MatchScores]:
-    """What mutual nearest neighbours of the network's descriptors find of the true matches, per source."""
+    """What the learned consensus, or mutual nearest neighbours without one, finds of the true matches, per source."""
     network.eval()
     result = {}
     for name, cache in caches.items():
@@ -71,15 +79,11 @@ def validate(network: LinGlue, caches: dict[str, FeatureCache], device: torch.de
         for index in range(len(cache)):
             batch = to_device(cache.batch([index]), device)
             encoded = network.encode(batch["image0"], batch["image1"])
-            valid0, valid1 = batch["image0"]["mask"][0], batch["image1"]["mask"][0]
-            scores.append(
-                score_pair(
-                    encoded.descriptors0[0][valid0],
-                    encoded.descriptors1[0][valid1],
-                    batch["matches0"][0][valid0],
-                    batch["matches1"][0][valid1],
-                )
-            )
+            (pair,) = matchable(batch["image0"], batch["image1"], encoded.descriptors0, encoded.descriptors1)
+            matching = MatchingConfig(min_score=0) if network.voting is not None else MatchingConfig.unfiltered()
+            found, _ = match_descriptors(*pair, matching, None, network.voting)
+            truths = (batch[f"matches{k}"][0][batch[f"image{k}"]["mask"][0]] for k in (0, 1))
+            scores.append(score_pair(found, *truths))
         result[name] = mean_scores(scores)
     network.train()
     return result
@@ -142,7 +146,7 @@ class Trainer:
         self.device = torch.device(device)
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         o = config.optimiser
-        self.objective = Objective(start_network(config, pairs), o).to(self.device)
+        self.objective = Objective(start_network(config, pairs), o, config.network.frozen).to(self.device)
         self.average = averaged(self.objective.network, o.average)
         self.optimiser = torch.optim.Adam((p for p in self.objective.parameters() if p.requires_grad), lr=o.rate)
         self.step, self.seconds, self.best = 0, 0.0, -1.0

@@ -1,7 +1,7 @@
 """Pairs of different images of one scene to learn from: what no augmentation of a single image shows.
 
-Where two images of a scene were labelled (`python -m linglue.training.sources.labels`: ALIKED with LightGlue, verified by
-epipolar geometry), the keypoints of their lessons beside the two ends of a label are a match.
+Where two images of a scene were labelled (`python -m linglue.training.sources.labels`: ALIKED with LightGlue, verified
+by epipolar geometry), the keypoints of their lessons beside the two ends of a label are a match.
 """
 
 from __future__ import annotations
@@ -97,4 +97,3 @@ class RealPairs:
             return np.full(len(points), -1, dtype=np.int64)
         distance, nearest = cKDTree(keypoints).query(resize_points(points, scale))
         return np.where(distance <= self._config.radius, nearest, -1).astype(np.int64)
-
