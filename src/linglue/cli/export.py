@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--undistorted",
         type=Path,
         metavar="DIR",
-        help="images without distortion and their model, as 3DGS and nerfstudio read them; a new folder",
+        help="images without distortion, their model as 3DGS reads it, transforms.json for nerfstudio; a new folder",
     )
     parser.add_argument("--images", type=Path, metavar="DIR", help="the images; where they were unless given")
     common.add_json(parser)

@@ -11,6 +11,8 @@ from filelock import FileLock, Timeout
 
 from linglue.errors import LinGlueError
 
+LOCK = ".linglue.lock"  # in a folder
+
 _log = logging.getLogger(__name__)
 
 
@@ -23,7 +25,7 @@ def locked(path: str | Path, wait: bool = True) -> Iterator[None]:
         wait: For another process to finish, with a line that says so, instead of a LinGlueError.
     """
     path = Path(path)
-    file = path / ".linglue.lock" if path.is_dir() else path.with_name(f".linglue-{path.name}.lock")
+    file = path / LOCK if path.is_dir() else path.with_name(f".linglue-{path.name}.lock")
     if not file.parent.is_dir():  # which would be made
         raise LinGlueError(f"{path}: cannot be locked, {file.parent} is no folder")
     lock = FileLock(file)
