@@ -189,7 +189,6 @@ RECONSTRUCT = [
 LOCALIZE = [
     ("missing --map map -o p.txt", "missing"),
     ("empty --map map -o p.txt", "empty: holds no image"),
-    ("unusable --map map -o p.txt", "unusable"),
     ("text.png --map map -o p.txt", "text.png"),
     ("room --map missing -o p.txt", "missing"),
     ("room --map extracted -o p.txt", "model"),
@@ -325,7 +324,7 @@ OTHER = [
 USAGE = [
     ("", "COMMAND"),
     ("mtach a b", "mtach"),
-    ("match", "A, B"),
+    ("match", "A"),
     ("match photos/a.png photos/b.png --nonsense", "--nonsense"),
     ("match photos/a.png photos/b.png --max-keypoints many", "many"),
     ("match photos/a.png photos/b.png --quiet --verbose", "--verbose"),

@@ -92,6 +92,8 @@ def _check_outputs(options: argparse.Namespace, work: Workspace) -> None:
     common.check_output(options.ply, (".ply",))
     if options.npz is not None:
         common.check_folder(options.npz)
+    if options.images is not None and not options.images.is_dir():
+        raise LinGlueError(f"{options.images}: no such folder, expected the folder of the images")
     for folder in (options.model_text, options.undistorted):
         if folder is not None:
             check_new_folder(folder)

@@ -91,7 +91,7 @@ def _run_pair(options: argparse.Namespace) -> None:
     geometry = geometry_config(options)
     report = common.Report(options.json)
     result = _match_pair(options, report, sources)
-    arrays = {}
+    arrays: dict[str, Any] = {}
     if geometry is not None:
         from linglue.sfm.two_view import estimate_geometry
 
@@ -100,7 +100,8 @@ def _run_pair(options: argparse.Namespace) -> None:
         facts = {"inliers": len(found.matches), "geometry": {"kind": geometry.kind, "matrix": matrix}}
         report.line(f"{len(found.matches)} of {len(result)} matches obey one {geometry.kind} geometry", **facts)
         result = found.matches
-        arrays = {} if found.matrix is None else {geometry.kind: found.matrix}
+        if found.matrix is not None:
+            arrays[geometry.kind] = found.matrix
     if options.output:
         save_matches(options.output, result, arrays)
         report.line(f"written: {options.output}", output=str(options.output))
@@ -208,7 +209,7 @@ def _features(
     if extractor is None or _is_feature_file(source):
         if mask is not None:
             raise LinGlueError(f"{mask}: masks go with images, {source} holds features already")
-        features = _load(source, kind, options.hloc_dog)
+        features = _load(source, kind, options.hloc_dog, dim)
         if features.kind != kind:
             raise LinGlueError(f"{source}: features are of kind {features.kind!r}, expected {kind!r}")
         if dim not in (None, features.dim):
@@ -227,7 +228,7 @@ def _extract(extractor: Extractor, source: str, mask: Path | None, options: argp
     return extractor.extract(image, options.max_keypoints, common.longer_side(options), usable, options.tile)
 
 
-def _load(source: str, kind: str, dog: bool) -> Features:
+def _load(source: str, kind: str, dog: bool, dim: int | None) -> Features:
     if source.lower().endswith(".npz"):
         from linglue.io.npz import load_features
 
@@ -237,4 +238,4 @@ def _load(source: str, kind: str, dog: bool) -> Features:
     file, separator, name = source.partition("::")
     if not separator:
         raise LinGlueError(f"{source}: holds many images, expected {source}::IMAGE to say which")
-    return load_hloc_features(file, name, kind=kind, dog=dog)
+    return load_hloc_features(file, name, kind, dog, dim)

@@ -38,7 +38,8 @@ def run_many(options: argparse.Namespace) -> None:
     def features_of(path: Path) -> Any:
         return extract.extractor().extract(path, extract.max_keypoints, extract.resize, tile=extract.tile)
 
-    report, found, problems = common.Report(options.json), [], {}
+    report, found = common.Report(options.json), []
+    problems: dict[str, None] = {}  # each is said once
     for pair, matches in match_images(pairs, paths, features_of, matcher):
         if isinstance(matches, str):
             problems[matches] = None
@@ -61,12 +62,14 @@ def _report_pair(
 ) -> dict[str, Any]:
     """Write and draw what was asked for; the facts of the pair."""
     facts: dict[str, Any] = {"images": list(pair), "matches": len(matches), "pair_score": matches.pair_score}
-    line, arrays = f"{pair[0]} {pair[1]}: {len(matches)} matches, pair score {matches.pair_score:.2f}", {}
+    line = f"{pair[0]} {pair[1]}: {len(matches)} matches, pair score {matches.pair_score:.2f}"
+    arrays: dict[str, Any] = {}
     if geometry is not None:
         view = estimate_geometry(matches, geometry)
         matches, facts["inliers"] = view.matches, len(view.matches)
         line += f", {len(matches)} obey one {geometry.kind} geometry"
-        arrays = {} if view.matrix is None else {geometry.kind: view.matrix}
+        if view.matrix is not None:
+            arrays[geometry.kind] = view.matrix
     if options.output is not None:
         target = path_below(options.output, "/".join(pair), ".npz")
         target.parent.mkdir(parents=True, exist_ok=True)

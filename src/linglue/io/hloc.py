@@ -38,11 +38,18 @@ def list_hloc_images(path: str | Path) -> list[str]:
     return sorted(names)
 
 
-def load_hloc_features(path: str | Path, name: str, kind: str = "unknown", dog: bool = False) -> Features:
-    """Features of the image `name`.
+def load_hloc_features(
+    path: str | Path, name: str, kind: str = "unknown", dog: bool = False, dim: int | None = None
+) -> Features:
+    """Features of one image of a file.
 
-    `dog` is for files of hloc's DoG extractor: it stores orientations in degrees (here radians) and as scales the
-    sigma of the blob (here its diameter, twice that).
+    Args:
+        path: the file.
+        name: of the image.
+        kind: the front-end that made them; descriptors that cannot be its are refused.
+        dog: the file is of hloc's DoG extractor: it stores orientations in degrees (here radians) and as scales the
+            sigma of the blob (here its diameter, twice that).
+        dim: length that the descriptors must have, if that is known.
     """
     with _opened(path, "r") as file:
         group = file.get(name)
@@ -69,6 +76,8 @@ def load_hloc_features(path: str | Path, name: str, kind: str = "unknown", dog: 
             oris=oris,
             kind=kind,
         )
+        if dim not in (None, found.dim):
+            raise LinGlueError(f"descriptors have {found.dim} entries, expected {dim} for {kind}")
         _check_kind(found)
     except (TypeError, ValueError) as error:  # LinGlueError is a ValueError
         hint = "; files of hloc's DoG need --hloc-dog" if str(error).startswith("oris") and not dog else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +67,8 @@ def _is_sound(path: Path) -> bool:
 
 def _decode_by_pillow(path: Path) -> NDArray[np.uint8] | None:
     """(H, W, 3) BGR of the formats that OpenCV lacks; None where Pillow lacks them, too."""
-    try:
-        import pillow_heif
-
-        pillow_heif.register_heif_opener()
-    except ImportError:
-        pass
+    with contextlib.suppress(ImportError):
+        import_module("pillow_heif").register_heif_opener()
     try:
         with PillowImage.open(path, formats=_PILLOW_FORMATS) as image:
             rgb = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))

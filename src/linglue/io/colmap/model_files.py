@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from linglue.errors import LinGlueError
@@ -28,7 +29,7 @@ def check_model_files(folder: Path) -> None:
         "images.bin": _images_fit,
         "points3D.bin": _points_fit,
     }
-    walks |= {name: lambda data, size=size: _count(data, 0) * size <= len(data) for name, size in _SMALLEST.items()}
+    walks |= {name: partial(_entries_fit, size) for name, size in _SMALLEST.items()}
     for name, fits in walks.items():
         path = folder / name
         if not path.is_file():
@@ -45,6 +46,10 @@ def check_model_files(folder: Path) -> None:
 
 def _count(data: bytes, at: int) -> int:
     return int(_COUNT.unpack_from(data, at)[0])
+
+
+def _entries_fit(size: int, data: bytes) -> bool:
+    return _count(data, 0) * size <= len(data)
 
 
 def _cameras_fit(data: bytes) -> bool:
