@@ -9,7 +9,7 @@ import torch
 
 from linglue.matching import nearest as module
 from linglue.matching.baselines import mutual_matches
-from linglue.matching.nearest import mutual, nearest_both_ways
+from linglue.matching.nearest import mutual, nearest_both_ways, nearest_k
 
 from .scene import brute_force
 
@@ -107,3 +107,36 @@ def test_half_precision_input():
     x0, x1 = torch.randn(50, 16, generator=random).half(), torch.randn(60, 16, generator=random).half()
     assert_exact(x0.float(), x1.float())
     assert torch.equal(nearest_both_ways(x0, x1)[0].index, brute_force(x0.float(), x1.float()).index)
+
+
+@pytest.mark.parametrize("blocks", [(1024, 2048, 8), (64, 96, 32), (6, 4, 2)])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 2), (2, 70), (100, 257)])
+@pytest.mark.parametrize("k", [1, 3, 4])
+def test_k_nearest_equal_all_distances(k, shape, blocks, monkeypatch):
+    for name, value in zip(("BLOCK_ROWS", "BLOCK_COLUMNS", "GROUP"), blocks, strict=True):
+        monkeypatch.setattr(module, name, value)
+    random = torch.Generator().manual_seed(sum(shape) + k)
+    x0, x1 = (torch.nn.functional.normalize(torch.randn(n, 16, generator=random), dim=1) for n in shape)
+    for found, x, y in zip(nearest_k(x0, x1, k), (x0, x1), (x1, x0), strict=True):
+        distance, index = torch.cdist(x.double(), y.double()).sort(dim=1)
+        k_here = min(k, len(y))
+        assert torch.equal(found.index, index[:, :k_here])
+        torch.testing.assert_close(found.distance, distance[:, :k_here].float())
+        torch.testing.assert_close(found.similarity, (x @ y.T).gather(1, found.index))
+
+
+def test_k_nearest_of_nothing():
+    there, back = nearest_k(torch.randn(3, 4), torch.randn(0, 4), 4)
+    assert there.index.shape == there.distance.shape == (3, 0)
+    assert back.index.shape == back.similarity.shape == (0, 3)
+
+
+def test_k_nearest_at_the_real_block_size():
+    """More keypoints than one block has, most of them near to each other: the list improves in many blocks."""
+    random = torch.Generator().manual_seed(3)
+    x0 = torch.randn(50, 8, generator=random).repeat(50, 1) + 0.01 * torch.randn(2500, 8, generator=random)
+    x1 = torch.randn(4500, 8, generator=random)
+    for found, x, y in zip(nearest_k(x0, x1, 4), (x0, x1), (x1, x0), strict=True):
+        wanted = torch.cdist(x.double(), y.double()).sort(dim=1)
+        torch.testing.assert_close(found.distance, wanted.values[:, :4].float())
+        assert (found.index == wanted.indices[:, :4]).float().mean() > 0.9999  # float32 may swap two equally far
