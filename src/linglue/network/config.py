@@ -52,7 +52,9 @@ class LinGlueConfig:
 
     @classmethod
     def from_json(cls, text: str) -> LinGlueConfig:
-        values = dict(json.loads(text))
+        values = json.loads(text)
+        if not isinstance(values, dict):
+            raise TypeError("expected an object")
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
             raise LinGlueError(f"network configuration has unknown entries {sorted(unknown)}: made by a newer LinGlue?")
