@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -26,7 +26,7 @@ from linglue.errors import LinGlueError
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import Selection, select
-from linglue.matching.voting import Voting, VotingConfig
+from linglue.matching.voting import Voting
 from linglue.network.batch import Entry, dense_matches, matchable, pad, token_slices, unpad, view, with_size
 from linglue.network.config import LinGlueConfig
 from linglue.network.groups import Groups, all_groups
@@ -283,14 +283,6 @@ class LinGlue(nn.Module):
         from linglue.network.weights import find_weights, load_network
 
         return load_network(find_weights(name), device)[0]
-
-    def add_voting(self, seed: int = 0) -> None:
-        """Give the network a learned consensus, untrained, unless it has one."""
-        if self.voting is None:
-            self.config = replace(self.config, voting=VotingConfig())
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                self.voting = Voting(self.config.voting)
 
     def forward(self, data: Mapping[str, Entry], matching: MatchingConfig | None = None) -> dict[str, Any]:
         """Encode and match, with LightGlue's dictionaries.

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
 from linglue.matching.match import MatchingConfig, match_descriptors
+from linglue.matching.voting import VotingConfig
 from linglue.network.batch import matchable
 from linglue.network.config import LinGlueConfig
 from linglue.network.linglue import LinGlue
@@ -55,9 +56,18 @@ def start_network(config: RunConfig, pairs: FeatureCache) -> LinGlue:
     """The network to train: given weights, or the identity start from the descriptors at hand."""
     given = given_network(config, pairs.kind, pairs.dim)
     network = identity_start(config, pairs) if given is None else given
-    if config.network.consensus:
-        network.add_voting(config.optimiser.seed)
+    if config.network.consensus and network.voting is None:
+        network = with_voting(network, config.optimiser.seed)
     return network.train()
+
+
+def with_voting(network: LinGlue, seed: int) -> LinGlue:
+    """The same network with a learned consensus that has learned nothing yet."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        larger = LinGlue(replace(network.config, voting=VotingConfig()))
+    larger.load_state_dict(network.state_dict(), strict=False)
+    return larger
 
 
 def identity_start(config: RunConfig, pairs: FeatureCache) -> LinGlue:
