@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,12 @@ TASKS = {
     "pose": "scenes with known cameras (images/ and gt/): relative pose AUC and epipolar precision",
     "localization": "camera poses in maps of known poses: each image among the others, or queries in Aachen's layout",
     "reconstruction": "sparse models (ETH protocol): registered images, points, tracks, errors; with gt/ of cameras",
+}
+ARGUMENTS = {  # of the tasks' functions that are options of the same name
+    "homography": ("estimators", "threshold", "seed"),
+    "pose": ("max_gap", "threshold", "seed"),
+    "localization": ("model", "truth", "top"),
+    "reconstruction": ("seed",),
 }
 OURS = "linglue"
 MADE = {"homography": "predictions", "pose": "predictions", "reconstruction": "models"}
@@ -147,6 +154,7 @@ def _add_reconstruction(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Do what `linglue eval` was asked for, and report it."""
     common.check_folder(options.output)
+    _check_summary(options.output)
     if options.plot is not None:
         common.check_output(options.plot, plots.SUFFIXES)
         plots.check_plotting()
@@ -157,13 +165,7 @@ def run(options: argparse.Namespace) -> None:
     report = common.Report(options.json)
     extract = common.extract_config(options, common.device(options))
     methods = _methods(options, report, extract)
-    tasks = {
-        "homography": _run_homography,
-        "pose": _run_pose,
-        "localization": _run_localization,
-        "reconstruction": _run_reconstruction,
-    }
-    _print(options, report, tasks[options.task](options, methods, extract))
+    _print(options, report, _evaluate(options, methods, extract))
     report.finish()
 
 
@@ -188,53 +190,29 @@ def _methods(options: argparse.Namespace, report: common.Report, extract: Extrac
     return methods
 
 
-def _run_homography(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:
-    return evaluation.homography(
-        options.data,
-        methods,
-        options.output,
-        extract,
-        estimators=options.estimators,
-        threshold=options.threshold,
-        seed=options.seed,
-    )
+def _evaluate(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:
+    """Call the task's function of `linglue.evaluation` with the options that are its arguments."""
+    arguments = {name: getattr(options, name) for name in ARGUMENTS[options.task]}
+    if "threshold" not in arguments and options.threshold is not None:
+        arguments["pose"] = PoseConfig(max_error=options.threshold, seed=options.seed)
+    if "workers" in options:
+        arguments["workers"] = common.workers(options, extract.device)
+    data = options.data if options.task == "homography" else options.scenes
+    result: Result = getattr(evaluation, options.task)(data, methods, options.output, extract, **arguments)
+    return result
 
 
-def _run_pose(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:
-    return evaluation.pose(
-        options.scenes,
-        methods,
-        options.output,
-        extract,
-        max_gap=options.max_gap,
-        threshold=options.threshold,
-        seed=options.seed,
-    )
-
-
-def _run_localization(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:
-    return evaluation.localization(
-        options.scenes,
-        methods,
-        options.output,
-        extract,
-        model=options.model,
-        truth=options.truth,
-        top=options.top,
-        pose=PoseConfig(max_error=options.threshold, seed=options.seed),
-        workers=common.workers(options, extract.device),
-    )
-
-
-def _run_reconstruction(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:
-    return evaluation.reconstruction(
-        options.scenes,
-        methods,
-        options.output,
-        extract,
-        seed=options.seed,
-        workers=common.workers(options, extract.device),
-    )
+def _check_summary(folder: Path) -> None:
+    """Refuse a folder with results that are not an evaluation's, such as a reconstruction's."""
+    path = folder / "summary.json"
+    if not path.exists():
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict) or not {"settings", "results"} <= found.keys():
+        raise LinGlueError(f"{path}: was not made by `linglue eval`, expected another WORK")
 
 
 def _print(options: argparse.Namespace, report: common.Report, result: Result) -> None:

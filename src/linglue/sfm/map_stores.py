@@ -65,6 +65,16 @@ def map_stores(
     """The model of the images in `work.model` and all that goes with it.
 
     A model of fewer images with the same features and cameras is continued. The caller holds the folder's lock.
+
+    Args:
+        work: the folder.
+        features: its features, open.
+        matches: its matches, open.
+        inputs: the images and pairs that the model is made of.
+        camera_config: which camera each image has.
+        mapping: how the model is made.
+        pictures: also draw it.
+        watch: gets the seconds of every stage.
     """
     sizes = features.sizes()
     cameras = assign_cameras(inputs.paths, {name: sizes[name] for name in inputs.names}, camera_config)
@@ -252,6 +262,11 @@ def merge_points(indices: IndexArray, first0: IndexArray, first1: IndexArray) ->
     """Matches (K, 2), best first, between the first keypoints of their points; each point of an image is matched once.
 
     Otherwise the tracks of one point would split by orientations.
+
+    Args:
+        indices: (K, 2) keypoints of image 0 and image 1.
+        first0: (N0,) for each keypoint the first at the same point.
+        first1: (N1,) the same for image 1.
     """
     merged = np.column_stack([first0[indices[:, 0]], first1[indices[:, 1]]])
     for side in (0, 1):
