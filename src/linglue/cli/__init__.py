@@ -41,6 +41,7 @@ COMMANDS = {
 }
 
 
+BROKEN_PIPE = 141  # exit code, as shells have it
 USAGE_ERROR = 2  # exit code of wrong options; 1 is of files and values that cannot be used
 # Options that name what is written; every other path is read.
 OUTPUTS = frozenset(
@@ -95,6 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _run(chosen, arguments)
     except LinGlueError as error:
         return _failed(f"{name}: {error}", 1)
+    except BrokenPipeError:  # whoever read our output has gone, as in `linglue status WORK | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its end
+        return BROKEN_PIPE
     except OSError as error:  # disk full, no permission: nothing a traceback would explain better
         return _failed(f"{name}: {error.filename or 'input/output'}: {error.strerror}", 1)
     except KeyboardInterrupt:
