@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -115,7 +116,10 @@ def _run(chosen: str | None, arguments: Sequence[str]) -> None:
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.WARNING)
     logging.getLogger("linglue").setLevel(levels[verbosity()])
     _check_paths(options)
-    _module(options.command).run(options)
+    with warnings.catch_warnings():
+        for category in () if options.verbose else (UserWarning, FutureWarning, DeprecationWarning):
+            warnings.simplefilter("ignore", category)  # of other packages, about their own insides
+        _module(options.command).run(options)
 
 
 def _check_paths(options: argparse.Namespace) -> None:
