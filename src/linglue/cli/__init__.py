@@ -116,9 +116,7 @@ def _run(chosen: str | None, arguments: Sequence[str]) -> None:
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.WARNING)
     logging.getLogger("linglue").setLevel(levels[verbosity()])
     _check_paths(options)
-    with warnings.catch_warnings():
-        for category in () if options.verbose else (UserWarning, FutureWarning, DeprecationWarning):
-            warnings.simplefilter("ignore", category)  # of other packages, about their own insides
+    with warnings.catch_warnings(record=not options.verbose):  # of other packages, about their own insides
         _module(options.command).run(options)
 
 

@@ -87,16 +87,12 @@ def map_stores(
     with watch.stage("database"):
         _ensure_database(work, plan, inputs.pairs, features, matches)
     with watch.stage("verification"):
-        if work.notes().get("verified") != plan.made_from:
-            verify_geometry(work.database, mapping)
-            work.note(verified=plan.made_from)
-        verified = verified_matches(work.database)
+        verified = _ensure_verified(work, plan, mapping)
     with watch.stage("model"):
         model, smaller = _ensure_model(work, plan, inputs, mapping)
     registered = registered_names(model)
-    if not work.is_made(work.retrieval, plan.made_from):
-        with watch.stage("retrieval"), work.making(work.retrieval, plan.made_from):  # for `linglue localize`
-            Retrieval.build(registered, features.get).save(work.retrieval)
+    with watch.stage("retrieval"):
+        _ensure_retrieval(work, plan, registered, features)
     if not all(work.is_made(path, plan.made_from) for path in drawings):
         with watch.stage("pictures"):
             _draw(work, plan.made_from, model, inputs.names, verified, registered)
@@ -108,12 +104,7 @@ def map_stores(
         unregistered=tuple(unregistered),
         smaller_models=smaller,
         seconds=dict(watch.seconds),
-        settings={
-            "made_from": plan.made_from,
-            **inputs.settings,
-            "cameras": asdict(camera_config),
-            "mapping": asdict(mapping),
-        },
+        settings=_settings(plan, inputs, camera_config, mapping),
         problems=problems,
         notes=_notes(work, inputs),
         reasons={name: _why_unregistered(name, inputs.pairs, verified) for name in unregistered},
@@ -121,6 +112,30 @@ def map_stores(
     with work.making(work.summary, plan.made_from):  # last: it says that all is there
         write_summary(work.summary, summary)
     return summary
+
+
+def _settings(plan: _Plan, inputs: Inputs, cameras: CameraConfig, mapping: MappingConfig) -> dict[str, Any]:
+    return {
+        "made_from": plan.made_from,
+        **inputs.settings,
+        "cameras": asdict(cameras),
+        "mapping": asdict(mapping),
+    }
+
+
+def _ensure_verified(work: Workspace, plan: _Plan, mapping: MappingConfig) -> dict[Pair, int]:
+    """The number of verified matches of each pair."""
+    if work.notes().get("verified") != plan.made_from:
+        verify_geometry(work.database, mapping)
+        work.note(verified=plan.made_from)
+    return verified_matches(work.database)
+
+
+def _ensure_retrieval(work: Workspace, plan: _Plan, names: list[str], features: FeatureStore) -> None:
+    """For `linglue localize`."""
+    if not work.is_made(work.retrieval, plan.made_from):
+        with work.making(work.retrieval, plan.made_from):
+            Retrieval.build(names, features.get).save(work.retrieval)
 
 
 def _plan(
