@@ -100,6 +100,18 @@ class Result:
         write_csv(files[self.row_kind], self.rows)
         return files
 
+    def save(self, path: Path) -> None:
+        """Write all of it as one JSON file, for `Result.load`."""
+        content = {**vars(self), "tables": [vars(table) for table in self.tables]}
+        write_json(path, content)
+
+    @classmethod
+    def load(cls, path: Path) -> Result:
+        """What `save` wrote."""
+        content = read_json(path)
+        tables = [Table(tuple(t["header"]), tuple(map(tuple, t["rows"])), t["labels"]) for t in content.pop("tables")]
+        return cls(**content, tables=tables)
+
     def plot(self, path: str | Path) -> None:
         """Draw the curves: matching accuracy over the threshold, or the share of pairs over the pose error."""
         from linglue.viz import plots
@@ -114,6 +126,8 @@ class Result:
 
 def _with_missing(table: Table, missing: Mapping[str, str]) -> Table:
     """The table with a row for each method that could not run."""
+    if table.labels < 2 or any("no weights" in row for row in table.rows):
+        return table
     blank = ("",) * (len(table.header) - 3)
     return Table(table.header, (*table.rows, *(("", name, "no weights", *blank) for name in missing)), table.labels)
 
@@ -195,6 +209,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON values; infinite numbers become null."""
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(json_values(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What `write_json` wrote; null stays None."""
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
