@@ -3,7 +3,7 @@
 python benchmarks/scalability.py [--sizes 1024 2048 …] [--preset geo] [--threads 1] [--repeats 3] [--json]
 
 Keypoints are synthetic: points under a smooth warp with noisy descriptors, scales and orientations, and in both images
-as many others again that match nothing. The network is the identity start, so that as many matches as in a photograph
+as many others again that match nothing. The network is the identity start, so that as many matches as in an image
 reach the filter. `selection` is a part of `network`, shown once more by itself.
 
 Each stage of each size runs in a process of its own. Memory is the peak of the resident set during the stage, above
@@ -65,7 +65,7 @@ def synthetic_pair(count: int, seed: int = 0) -> tuple[Features, Features]:
     points0 = rng.uniform((0, 0), SIZE, (count, 2))
     points1 = rng.uniform((0, 0), SIZE, (count, 2))
     points1[:matched] = warp(points0[:matched]) + rng.normal(0, 0.7, (matched, 2))
-    # Descriptors of photographs fill their space unevenly: a few directions carry most.
+    # Descriptors of images fill their space unevenly: a few directions carry most.
     spread = np.exp(-np.arange(DIM) / 40)
     x0, x1 = (rng.normal(size=(count, DIM)) * spread for _ in range(2))
     x1[:matched] = x0[:matched] + rng.uniform(*NOISE, (matched, 1)) * rng.normal(size=(matched, DIM)) * spread

@@ -1,8 +1,8 @@
 """Presets and losses compared: short trainings that differ in nothing else, on the same pairs.
 
-    python benchmarks/training_choices.py PHOTOS -o WORK [--features NAME] [--extractor-weights FILE] [--steps N]
+    python benchmarks/training_choices.py IMAGES -o WORK [--features NAME] [--extractor-weights FILE] [--steps N]
 
-Prints what mutual nearest neighbours of the networks' descriptors find on held-out photographs. Killed, it goes on.
+Prints what mutual nearest neighbours of the networks' descriptors find on held-out images. Killed, it goes on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SCORES = ("recall", "average_precision", "recall_at_precision")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("photos", type=Path, metavar="PHOTOS")
+    parser.add_argument("images", type=Path, metavar="IMAGES")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="WORK")
     parser.add_argument("--features", default="sift")
     parser.add_argument("--extractor-weights", type=Path, metavar="FILE")
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     options = parser.parse_args()
     data = DataConfig(
-        photos=options.photos,
+        photos=options.images,
         features=options.features,
         extractor_weights=options.extractor_weights,
         pairs=options.pairs,

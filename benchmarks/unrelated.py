@@ -1,4 +1,4 @@
-"""Matches between photographs that have nothing in common: `python benchmarks/unrelated.py PHOTOS`. Fewer is better."""
+"""Matches between images that have nothing in common: `python benchmarks/unrelated.py IMAGES`. Fewer is better."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tqdm import tqdm
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.matcher import MatcherConfig
-from linglue.training.images.photos import Photos
+from linglue.training.images.image_set import ImageSet
 
 METHODS = ("mnn", "ratio", "adalam", "linglue")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("photos", type=Path, help="folder of photographs, no two of them of the same thing")
+    parser.add_argument("images", type=Path, help="folder of images, no two of them of the same thing")
     parser.add_argument("--features", default="sift")
     parser.add_argument("--extractor-weights", type=Path)
     parser.add_argument("--pairs", type=int, default=40)
@@ -26,9 +26,9 @@ def main() -> None:
     parser.add_argument("--resize", type=int, default=1024)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    _, held_out = Photos.in_folder(options.photos).split(0.1)  # training has not seen these
+    _, held_out = ImageSet.in_folder(options.images).split(0.1)  # training has not seen these
     if len(held_out) < 2 * options.pairs:
-        raise LinGlueError(f"{options.photos}: {len(held_out)} held-out photographs, expected {2 * options.pairs}")
+        raise LinGlueError(f"{options.images}: {len(held_out)} held-out images, expected {2 * options.pairs}")
     chosen = np.random.default_rng(options.seed).permutation(len(held_out))[: 2 * options.pairs]
     extractor = make_extractor(options.features, options.extractor_weights)
     features = [
@@ -44,7 +44,7 @@ def main() -> None:
     for name, found in counts.items():
         print(f"| {name} | {np.median(found):g} | {np.mean(found):.1f} | {max(found)} |")
     print(
-        f"\n{options.pairs} pairs of unrelated held-out photographs, {options.features}, at most "
+        f"\n{options.pairs} pairs of unrelated held-out images, {options.features}, at most "
         f"{options.max_keypoints} keypoints, longer side at most {options.resize} px, seed {options.seed}."
     )
 

@@ -29,10 +29,10 @@ packaged network with matching, filter, consensus and completion; `linglue-nofil
 network's descriptors and shows what the network alone contributes.
 
 The constants of matching, filter, consensus and completion were chosen on `entry-P10` and on validation pairs of
-held-out photographs, so its rows flatter us; nothing was chosen on `oxford`, `fountain-P11` or `Herz-Jesus-P8`, but
+held-out images, so its rows flatter us; nothing was chosen on `oxford`, `fountain-P11` or `Herz-Jesus-P8`, but
 their figures were seen in between. In reconstructions keypoints at one place count as one observation for all
 matchers, not for COLMAP's own pipeline, which also exceeds the given number of keypoints by second orientations.
-Matches of reconstructions are kept from run to run, so their times come from sittings under different load: an order of
+Matches of reconstructions are kept from run to run, so their times come from runs under different load: an order of
 magnitude, no more.
 """
 

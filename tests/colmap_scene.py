@@ -1,4 +1,4 @@
-"""A COLMAP database without photographs: points in space seen by four cameras in a row, with SIFT-like descriptors."""
+"""A COLMAP database without images: points in space seen by four cameras in a row, with SIFT-like descriptors."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What many tests start from: a matcher, and a photograph with a warped copy of itself whose truth is known."""
+"""What many tests start from: a matcher, and an image with a warped copy of itself whose truth is known."""
 
 from dataclasses import dataclass
 from pathlib import Path

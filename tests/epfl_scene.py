@@ -9,7 +9,7 @@ from rendered import View
 
 
 def write_epfl(folder: Path, views: tuple[View, ...]) -> Path:
-    """Photographs `view N.png` and their gt files; returns the folder."""
+    """Images `view N.png` and their gt files; returns the folder."""
     for sub in ("images", "gt"):
         (folder / sub).mkdir(parents=True)
     for view in views:

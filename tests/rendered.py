@@ -1,6 +1,6 @@
-"""A still room of known geometry: photographs of it with exact intrinsics and poses, for tests of whole pipelines.
+"""A still room of known geometry: images of it with exact intrinsics and poses, for tests of whole pipelines.
 
-Textured by photographs in scikit-image's wheel and drawn by the renderer of training: two walls, a floor, two boxes.
+Textured by images in scikit-image's wheel and drawn by the renderer of training: two walls, a floor, two boxes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FOLDER = "room"
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One photograph and its truth; metres, pixel centres at integers."""
+    """One image and its truth; metres, pixel centres at integers."""
 
     name: str  # below the folder that `write_photos` is given
     image: np.ndarray  # (H, W, 3) uint8 RGB
@@ -47,7 +47,7 @@ class View:
 
 @lru_cache(maxsize=2)
 def render(count: int = 8) -> tuple[View, ...]:
-    """`count` photographs on an arc of 50 degrees around the room's middle, with a little noise each."""
+    """`count` images on an arc of 50 degrees around the room's middle, with a little noise each."""
     rng = np.random.default_rng(0)
     surfaces = _room()
     views = []
@@ -60,7 +60,7 @@ def render(count: int = 8) -> tuple[View, ...]:
 
 
 def write_photos(folder: Path, views: tuple[View, ...]) -> None:
-    """The photographs as PNG files under their names."""
+    """The images as PNG files under their names."""
     for view in views:
         path = folder / view.name
         path.parent.mkdir(parents=True, exist_ok=True)

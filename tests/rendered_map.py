@@ -1,4 +1,4 @@
-"""A work folder as `linglue reconstruct` leaves it, of rendered photographs, with the true poses: made in a moment."""
+"""A work folder as `linglue reconstruct` leaves it, of rendered images, with the true poses: made in a moment."""
 
 from itertools import combinations
 from pathlib import Path

@@ -93,7 +93,7 @@ def test_official_weights_give_what_transformers_gives(caplog):
     grey = data.camera()[50:310, 100:420]
     features = ours.extract(grey, max_keypoints=100_000)
     assert_same(features, peer_features(peer, grey))
-    # Half the corners of a checkerboard's photograph, at least, are where the corners are.
+    # Half the corners of a checkerboard's image, at least, are where the corners are.
     board = np.kron(np.indices((6, 8)).sum(0) % 2, np.ones((24, 24))).astype(np.uint8) * 180 + 30
     corners = np.stack(np.meshgrid(np.arange(1, 8) * 24 - 0.5, np.arange(1, 6) * 24 - 0.5), axis=-1).reshape(-1, 2)
     found = ours.extract(board, max_keypoints=35).keypoints

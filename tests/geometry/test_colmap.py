@@ -1,4 +1,4 @@
-"""COLMAP's conventions, measured: its own SIFT against OpenCV's on the same photograph."""
+"""COLMAP's conventions, measured: its own SIFT against OpenCV's on the same image."""
 
 import numpy as np
 import pytest

@@ -63,15 +63,15 @@ def test_recovers_what_descriptors_missed(bare):
     assert torch.equal(scores, scores.sort(descending=True).values), "best first"
 
 
-def test_accepted_matches_that_stray_are_dropped():
+def test_accepted_outliers_are_dropped():
     """A match 30 px off among good neighbours goes; far from all others nobody can tell."""
     scene = make_scene(400, 0, affine, noise=0.1)
     index = (scene.view0.points[:, 0] < 400).nonzero()[:, 0]
     lonely = scene.view0.points[:, 0].argmax()
     index = torch.cat([index, lonely[None]])
     points1 = scene.view1.points.clone()
-    stray = [int(index[0]), int(index[50])]
-    points1[scene.truth[[*stray, int(lonely)]]] += 30
+    outliers = [int(index[0]), int(index[50])]
+    points1[scene.truth[[*outliers, int(lonely)]]] += 30
     view1 = View(points1, scene.view1.size)
     accepted = LocalMatches(
         torch.stack([index, scene.truth[index]], dim=1), torch.full((len(index),), 0.9), AFFINE.expand(len(index), 2, 2)
@@ -79,8 +79,8 @@ def test_accepted_matches_that_stray_are_dropped():
     pairs, _ = complete(
         View(scene.view0.points, scene.view0.size), view1, scene.x0, scene.x1, accepted, CompletionConfig()
     )
-    assert not {(i, int(scene.truth[i])) for i in stray} & set(sorted_pairs(pairs))
-    assert set(sorted_pairs(accepted.pairs)) - set(sorted_pairs(pairs)) == {(i, int(scene.truth[i])) for i in stray}
+    assert not {(i, int(scene.truth[i])) for i in outliers} & set(sorted_pairs(pairs))
+    assert set(sorted_pairs(accepted.pairs)) - set(sorted_pairs(pairs)) == {(i, int(scene.truth[i])) for i in outliers}
 
 
 def test_output_is_one_to_one():

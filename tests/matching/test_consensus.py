@@ -13,7 +13,7 @@ from linglue.matching.neighborhood import View
 from .scene import AFFINE, SIZE, affine, bent
 
 
-def agreeing(view0, view1, accepted):
+def consistent(view0, view1, accepted):
     return drop_contradicted(view0, view1, accepted, ConsensusConfig())
 
 
@@ -34,7 +34,7 @@ def matches(warp, count: int = 400, wrong: int = 0):
 @pytest.mark.parametrize("warp", [affine, bent])
 @pytest.mark.parametrize("wrong", [0, 40])
 def test_drops_the_contradicting_cluster_and_nothing_else(warp, wrong):
-    kept = agreeing(*matches(warp, wrong=wrong)).pairs[:, 0].tolist()
+    kept = consistent(*matches(warp, wrong=wrong)).pairs[:, 0].tolist()
     assert min(kept) >= wrong
     assert len(kept) >= 0.97 * (400 - wrong)
     assert kept == sorted(kept), "the rest keeps its order"
@@ -43,19 +43,19 @@ def test_drops_the_contradicting_cluster_and_nothing_else(warp, wrong):
 def test_swapping_the_images_changes_nothing():
     view0, view1, accepted = matches(bent, wrong=40)
     flipped = LocalMatches(accepted.pairs.flip(1), accepted.confidence, torch.linalg.inv(accepted.maps))
-    assert torch.equal(agreeing(view1, view0, flipped).pairs.flip(1), agreeing(view0, view1, accepted).pairs)
+    assert torch.equal(consistent(view1, view0, flipped).pairs.flip(1), consistent(view0, view1, accepted).pairs)
 
 
 def test_block_size_does_not_matter(monkeypatch):
-    expected = agreeing(*matches(bent, wrong=40)).pairs
+    expected = consistent(*matches(bent, wrong=40)).pairs
     monkeypatch.setattr(module, "BLOCK_ENTRIES", 700)
-    assert torch.equal(agreeing(*matches(bent, wrong=40)).pairs, expected)
+    assert torch.equal(consistent(*matches(bent, wrong=40)).pairs, expected)
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_few_matches_are_not_judged(count):
     view0, view1, accepted = matches(affine, count=count)
-    assert torch.equal(agreeing(view0, view1, accepted).pairs, accepted.pairs)
+    assert torch.equal(consistent(view0, view1, accepted).pairs, accepted.pairs)
 
 
 def test_a_mirrored_map_is_no_problem():
@@ -64,4 +64,4 @@ def test_a_mirrored_map_is_no_problem():
     mirror = torch.diag(torch.tensor([-1.0, 1.0])) @ AFFINE
     view1 = View(view0.points @ mirror.T + torch.tensor([640.0, 0.0]), SIZE)
     mirrored = LocalMatches(accepted.pairs, accepted.confidence, mirror.expand(400, 2, 2))
-    assert len(agreeing(view0, view1, mirrored).pairs) == 400
+    assert len(consistent(view0, view1, mirrored).pairs) == 400

@@ -1,4 +1,4 @@
-"""Photographs for the generators, from the scikit-image wheel."""
+"""Images for the generators, from the scikit-image wheel."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ TURN = np.array([[0.98, -0.17, 20.0], [0.17, 0.98, -10.0]], dtype=np.float32)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Photographs, and two scenes of two images with a teacher's labels."""
+    """Images, and two scenes of two images with a teacher's labels."""
     base = tmp_path_factory.mktemp("data")
     (base / "photos").mkdir()
     for name in ("astronaut", "rocket"):
@@ -116,9 +116,9 @@ def test_excluded_scenes_are_not_used_at_all(folder):
     assert shown(config, held_out=False) == {"images:cat"} and shown(config, held_out=True) == set()
 
 
-def test_a_single_photograph_is_counted(folder, tmp_path):
+def test_a_single_image_is_counted(folder, tmp_path):
     (tmp_path / "photos").mkdir()
     cv2.imwrite(str(tmp_path / "photos" / "a.png"), skimage.data.coffee())
     config = config_of(folder)
-    with pytest.raises(LinGlueError, match=r"photos: 1 photographs"):
+    with pytest.raises(LinGlueError, match=r"photos: 1 images"):
         prepare_data(replace(config, data=replace(config.data, photos=tmp_path / "photos")))

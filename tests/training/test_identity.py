@@ -75,11 +75,11 @@ def test_command_writes_weights(photos, tmp_path, monkeypatch, capsys):
     network, info = load_network(output)
     assert info.kind == "sift"
     assert info.preset == "pair"
-    assert "2 photographs" in info.training
+    assert "2 images" in info.training
     assert network.config == LinGlueConfig.preset("pair", 128)
 
 
-def test_command_without_photographs(tmp_path, monkeypatch):
+def test_command_without_image(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["identity", str(tmp_path), "-o", str(tmp_path / "a.safetensors")])
     with pytest.raises(LinGlueError, match=r"no \.jpg or \.png"):
         main()

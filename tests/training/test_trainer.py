@@ -1,4 +1,4 @@
-"""The whole of `linglue train` on a handful of photographs: learning, killing, going on, several processes."""
+"""The whole of `linglue train` on a handful of images: learning, killing, going on, several processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ rate = 1e-3
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Photographs cut from those of scikit-image, and the features of a small run made from them."""
+    """Images cut from those of scikit-image, and the features of a small run made from them."""
     base = tmp_path_factory.mktemp("train")
     (base / "photos").mkdir()
     for name in ("astronaut", "coffee", "chelsea", "rocket", "brick", "grass", "gravel"):

@@ -12,7 +12,7 @@ from linglue.features.base import Extractor
 from linglue.training.cache.build import CacheConfig, Sources, build_cache
 from linglue.training.cache.store import FeatureCache
 from linglue.training.config import SMALLEST_SIDE, DataConfig, RunConfig, SfmPairs, TeacherPairs
-from linglue.training.images.photos import Photos
+from linglue.training.images.image_set import ImageSet
 from linglue.training.sources.homography import HomographyConfig, HomographySource
 from linglue.training.sources.interface import PairSource
 from linglue.training.sources.labels import scene_folders
@@ -98,16 +98,16 @@ def prepare_data(config: RunConfig) -> tuple[FeatureCache, dict[str, FeatureCach
     return _cache(config, "pairs", sources, training, extractor, 0), validation
 
 
-def split_images(data: DataConfig) -> tuple[Photos, Photos]:
+def split_images(data: DataConfig) -> tuple[ImageSet, ImageSet]:
     """The images to make training pairs of, and those for validation."""
-    training, held_out = Photos.in_folder(data.photos).split(HELD_OUT)
+    training, held_out = ImageSet.in_folder(data.photos).split(HELD_OUT)
     if len(training) < 4 or len(held_out) < 2:
-        raise LinGlueError(f"{data.photos}: {len(training) + len(held_out)} photographs, expected at least about 30")
+        raise LinGlueError(f"{data.photos}: {len(training) + len(held_out)} images, expected at least about 30")
     return training, held_out
 
 
 def _cache(
-    config: RunConfig, folder: str, sources: Sources, photos: Photos, extractor: Extractor, seed: int
+    config: RunConfig, folder: str, sources: Sources, images: ImageSet, extractor: Extractor, seed: int
 ) -> FeatureCache:
     """The pairs in a folder of the run; the seed says whether they are for training (0) or validation."""
     data = config.data
@@ -120,4 +120,4 @@ def _cache(
         unrelated=0 if seed else data.unrelated,
         seed=seed,
     )
-    return build_cache(config.output / folder, sources, photos, extractor, size, data.workers)
+    return build_cache(config.output / folder, sources, images, extractor, size, data.workers)

@@ -42,32 +42,32 @@ def identity_network(config: LinGlueConfig, descriptors: Tensor, seed: int = 0) 
     return network
 
 
-def gather_descriptors(photos: Sequence[Path], extractor: Extractor, resize: int = 1024) -> Tensor:
-    """(N, D) descriptors of the strongest keypoints of every photograph."""
+def gather_descriptors(images: Sequence[Path], extractor: Extractor, resize: int = 1024) -> Tensor:
+    """(N, D) descriptors of the strongest keypoints of every image."""
     parts = [
         torch.from_numpy(extractor.extract(path, KEYPOINTS_PER_PHOTO, resize).descriptors)
-        for path in tqdm(photos, unit="photo")
+        for path in tqdm(images, unit="image")
     ]
     return torch.cat(parts)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("photos", type=Path, help="folder of photographs")
+    parser.add_argument("images", type=Path, help="folder of images")
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--features", default="sift")
     parser.add_argument("--extractor-weights", type=Path)
     parser.add_argument("--preset", default="geo")
     arguments = parser.parse_args()
-    photos = sorted(p for p in arguments.photos.iterdir() if p.suffix.lower() in {".jpg", ".jpeg", ".png"})
-    if not photos:
-        raise LinGlueError(f"{arguments.photos}: holds no .jpg or .png photographs")
+    images = sorted(p for p in arguments.images.iterdir() if p.suffix.lower() in {".jpg", ".jpeg", ".png"})
+    if not images:
+        raise LinGlueError(f"{arguments.images}: holds no .jpg or .png images")
     extractor = make_extractor(arguments.features, arguments.extractor_weights)
-    descriptors = gather_descriptors(photos, extractor)
+    descriptors = gather_descriptors(images, extractor)
     config = LinGlueConfig.preset(arguments.preset, extractor.dim)
     network = identity_network(config, descriptors)
     kept = (descriptors @ principal_directions(descriptors, config.dim)).square().sum() / descriptors.square().sum()
-    training = f"identity start: PCA of {len(descriptors)} descriptors from {len(photos)} photographs, not trained"
+    training = f"identity start: PCA of {len(descriptors)} descriptors from {len(images)} images, not trained"
     save_network(arguments.output, network, extractor.kind, arguments.preset, "Apache-2.0", training)
     print(f"{arguments.output}: {config.input_dim} → {config.dim} keeps {kept:.1%} of the descriptors' energy")
 

@@ -20,7 +20,7 @@ from linglue.geometry.pixels import resize_points
 from linglue.io.images import Image, ImageSource, as_image, to_grey
 from linglue.types import FloatArray
 
-MAX_WIDTH = 1600  # pixels of a canvas: two photographs fit a screen
+MAX_WIDTH = 1600  # pixels of a canvas: two images fit a screen
 MAX_HEIGHT = 1600
 GAP = 8  # black pixels between two pictures
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")

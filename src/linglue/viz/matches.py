@@ -177,7 +177,7 @@ def _spread(points: FloatArray, degree: FloatArray | None, count: int | None) ->
 
 
 def _middle_alpha(count: float) -> float:
-    """Opacity of a line's middle among `count` lines: the photograph shows through, crowded places still stand out."""
+    """Opacity of a line's middle among `count` lines: the image shows through, crowded places still stand out."""
     return 0.95 * min(1.0, (50 / max(count, 1)) ** 0.55)
 
 

@@ -21,7 +21,7 @@ from linglue.errors import LinGlueError
 from linglue.features.sift import Sift
 from linglue.training.cache.build import CacheConfig, build_cache, extractor_sha256
 from linglue.training.cache.store import FeatureCache
-from linglue.training.images.photos import Photos
+from linglue.training.images.image_set import ImageSet
 from linglue.training.sources.ground_truth import IGNORE, UNMATCHABLE
 from linglue.training.sources.homography import HomographyConfig, HomographySource
 
@@ -92,7 +92,7 @@ def test_batch(built):
 
 def test_unrelated_share(photos, tmp_path):
     config = replace(CONFIG, pairs=24, shard_size=24, unrelated=0.5, min_matches=5)
-    counts = build(tmp_path, photos * 20, config).counts  # 160 photographs, so that most pairs have none in common
+    counts = build(tmp_path, photos * 20, config).counts  # 160 images, so that most pairs have none in common
     assert 5 <= counts["unrelated"] <= 14
 
 
@@ -162,11 +162,11 @@ def test_images_with_other_contents_are_another_cache(tmp_path, photos):
     for name, image in zip(names, photos, strict=False):
         cv2.imwrite(str(name), image)
     config = replace(CONFIG, pairs=3, unrelated=0, min_matches=5)
-    build(tmp_path / "cache", Photos(names), config)
-    build(tmp_path / "cache", Photos(names), config)
+    build(tmp_path / "cache", ImageSet(names), config)
+    build(tmp_path / "cache", ImageSet(names), config)
     cv2.imwrite(str(names[1]), 255 - photos[1])
     with pytest.raises(LinGlueError, match="photos"):
-        build(tmp_path / "cache", Photos(names), config)
+        build(tmp_path / "cache", ImageSet(names), config)
 
 
 def test_other_weights_are_another_front_end():
@@ -225,7 +225,7 @@ test_cache.build({str(tmp_path / "c")!r}, photos)
     assert digest(tmp_path / "c").items() >= digest(built).items()
 
 
-def test_hopeless_photographs(tmp_path):
+def test_hopeless_image(tmp_path):
     blank = [np.full((300, 300, 3), 100, dtype=np.uint8)] * 2
     with pytest.raises(LinGlueError, match="matches"):
         build(tmp_path, blank, replace(CONFIG, unrelated=0))

@@ -48,7 +48,7 @@ def test_matches_are_the_same_keypoint_in_both(drawn):
         assert len(matches) > 5
         np.testing.assert_array_equal(zero.ids[matches[:, 0]], one.ids[matches[:, 1]])
         for crop in (zero, one):
-            expected = apply(crop.crop_from_photo, lesson.keypoints[crop.ids])
+            expected = apply(crop.crop_from_image, lesson.keypoints[crop.ids])
             np.testing.assert_allclose(crop.points, expected, atol=1e-3)
 
 

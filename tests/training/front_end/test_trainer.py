@@ -24,7 +24,7 @@ from linglue.io.images import read_image
 from linglue.training.config import read_toml
 from linglue.training.front_end.config import FrontEndConfig
 from linglue.training.front_end.lessons import Lessons
-from linglue.training.front_end.trainer import Trainer, find_photos, train_features
+from linglue.training.front_end.trainer import Trainer, find_images, train_features
 from linglue.training.log import read_rows
 
 
@@ -172,9 +172,9 @@ def test_lessons_are_made_once_and_an_interrupted_class_resumes(folder, tmp_path
 
 def test_which_images_are_held_out_depends_on_names_alone(folder):
     config = read_toml(folder / "run.toml", FrontEndConfig).lessons
-    train, held_out = find_photos(replace(config, held_out=0.3))
+    train, held_out = find_images(replace(config, held_out=0.3))
     assert len(train) + len(held_out) == 24 and 0 < len(held_out) < 16
-    fewer = find_photos(replace(config, held_out=0.2))[1]
+    fewer = find_images(replace(config, held_out=0.2))[1]
     assert set(fewer) <= set(held_out)
 
 

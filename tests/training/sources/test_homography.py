@@ -70,7 +70,7 @@ def test_same_seed_same_pair(photos):
     np.testing.assert_array_equal(a.one_from_zero(points)[0], b.one_from_zero(points)[0])
 
 
-def test_one_photograph_is_enough(photos, rng):
+def test_one_image_is_enough(photos, rng):
     HomographySource().sample(photos[:1], rng).pair()
 
 

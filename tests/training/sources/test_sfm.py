@@ -142,7 +142,7 @@ def test_command_and_its_errors(folders, tmp_path, capsys, monkeypatch):
     assert sfm.main(arguments) == 0
     assert "6 of 6 images" in capsys.readouterr().out and (tmp_path / "e" / "gt" / "0.png.txt").is_file()
     assert sfm.main([str(tmp_path / "nowhere"), "-o", str(tmp_path)]) == 1
-    assert capsys.readouterr().err.strip().endswith("expected a folder of photographs of one scene")
+    assert capsys.readouterr().err.strip().endswith("expected a folder of images of one scene")
     monkeypatch.setitem(sys.modules, "pycolmap", None)
     assert sfm.main([str(folders[0]), "-o", str(tmp_path / "new")]) == 1
     assert "pip install linglue[sfm]" in capsys.readouterr().err

@@ -159,7 +159,7 @@ def test_matches_that_disagree_say_nothing(rng):
 def test_what_is_missing_is_named(images, tmp_path):
     with pytest.raises(LinGlueError, match="nowhere: no such folder"):
         label_scene(tmp_path / "nowhere", tmp_path / "labels", Stub(9))
-    with pytest.raises(LinGlueError, match="holds 0 photographs"):
+    with pytest.raises(LinGlueError, match="holds 0 images"):
         (tmp_path / "empty").mkdir()
         label_scene(tmp_path / "empty", tmp_path / "labels", Stub(9))
     with pytest.raises(LinGlueError, match="labels: no such folder"):

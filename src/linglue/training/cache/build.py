@@ -22,7 +22,7 @@ from linglue.errors import LinGlueError
 from linglue.features.base import Extractor
 from linglue.io.images import Image
 from linglue.training.cache.store import SETTINGS, FeatureCache, check_shard, read_settings, shard_path, write_shard
-from linglue.training.images.photos import Photos
+from linglue.training.images.image_set import ImageSet
 from linglue.training.sources.ground_truth import IGNORE, UNMATCHABLE, ground_truth
 from linglue.training.sources.interface import PairSource
 from linglue.types import Features, IndexArray
@@ -78,7 +78,7 @@ class _Work:
     folder: Path
     config: CacheConfig
     sources: Sources
-    photos: Sequence[Image]
+    images: Sequence[Image]
     extractor: Extractor
     extract: _Remembering
 
@@ -95,7 +95,7 @@ class _Sample:
 def build_cache(
     folder: str | Path,
     sources: Sources,
-    photos: Sequence[Image],
+    images: Sequence[Image],
     extractor: Extractor,
     config: CacheConfig | None = None,
     workers: int = 1,
@@ -109,7 +109,7 @@ def build_cache(
     Args:
         folder: where the cache lives; one built with other settings is refused.
         sources: by name, with the share of pairs that each is to give.
-        photos: images that synthetic pairs are made of.
+        images: images that synthetic pairs are made of.
         extractor: the front-end.
         config: what the cache holds.
         workers: processes.
@@ -118,10 +118,10 @@ def build_cache(
     config = config or CacheConfig()
     if not sources or min(weight for _, weight in sources.values()) <= 0:
         raise LinGlueError("sources need at least one name with a positive share")
-    if config.unrelated > 0 and len(photos) == 1:  # none is fine for sources with their own material
-        raise LinGlueError("unrelated pairs need at least 2 photographs")
+    if config.unrelated > 0 and len(images) == 1:  # none is fine for sources with their own material
+        raise LinGlueError("unrelated pairs need at least 2 images")
     extract = _Remembering(extractor, config.keypoints)
-    work = _Work(Path(folder), config, sources, photos, extractor, extract)
+    work = _Work(Path(folder), config, sources, images, extractor, extract)
     _claim(work)
     remove_leftovers(work.folder, older_than=LEFTOVER_AGE)
     missing = [i for i in range(config.shards) if not _is_complete(shard_path(work.folder, i))]
@@ -143,7 +143,7 @@ def _claim(work: _Work) -> None:
         "dim": work.extractor.dim,
         "extractor": extractor_sha256(work.extractor),
         "sources": {name: [source.settings, share] for name, (source, share) in work.sources.items()},
-        "photos": _photos_sha256(work.photos),
+        "photos": _images_sha256(work.images),
         **asdict(work.config),
     }
     settings = json.loads(json.dumps(settings))  # tuples become lists, as in the file
@@ -173,12 +173,12 @@ def extractor_sha256(extractor: Extractor) -> str:
     return digest.hexdigest()
 
 
-def _photos_sha256(photos: Sequence[Image]) -> str:
+def _images_sha256(images: Sequence[Image]) -> str:
     """Names the set of images by their contents, in their order."""
     digest = hashlib.sha256()
-    for item in photos.paths if isinstance(photos, Photos) else photos:
+    for item in images.paths if isinstance(images, ImageSet) else images:
         digest.update(file_sha256(item).encode() if isinstance(item, Path) else np.ascontiguousarray(item).tobytes())
-    return f"{len(photos)}:{digest.hexdigest()}"
+    return f"{len(images)}:{digest.hexdigest()}"
 
 
 def _is_complete(path: Path) -> bool:
@@ -202,16 +202,16 @@ def _make_shard(work: _Work, index: int) -> int:
 class _Watched(Sequence[Image]):
     """Images that remember which of them were used."""
 
-    def __init__(self, photos: Sequence[Image]) -> None:
-        self._photos = photos
+    def __init__(self, images: Sequence[Image]) -> None:
+        self._images = images
         self.used: set[int | str] = set()
 
     def __len__(self) -> int:
-        return len(self._photos)
+        return len(self._images)
 
     def __getitem__(self, index: Any) -> Any:
         self.used.add(index)
-        return self._photos[index]
+        return self._images[index]
 
 
 def _stream(work: _Work, rng: np.random.Generator) -> Iterator[_Sample]:
@@ -223,7 +223,7 @@ def _stream(work: _Work, rng: np.random.Generator) -> Iterator[_Sample]:
     drawn = kept = 0
     while True:
         source = int(rng.choice(len(sources), p=shares / shares.sum()))
-        watched = _Watched(work.photos)
+        watched = _Watched(work.images)
         group = sources[source].sample(watched, rng)
         features = [work.extract(image) for image in group.images]
         used = watched.used | group.shows
@@ -231,7 +231,7 @@ def _stream(work: _Work, rng: np.random.Generator) -> Iterator[_Sample]:
         for i, j in group.pairs:
             drawn += 1
             if drawn > MAX_REDRAWS * (kept + 3):
-                raise LinGlueError(f"only {kept} of {drawn} pairs have {config.min_matches} matches: unfit photographs")
+                raise LinGlueError(f"only {kept} of {drawn} pairs have {config.min_matches} matches: unfit images")
             zero, one = features[i], features[j]
             matches = ground_truth(
                 zero.keypoints, one.keypoints, group.pair(i, j), config.threshold, oris0=zero.oris, oris1=one.oris

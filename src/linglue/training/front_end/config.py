@@ -12,14 +12,14 @@ from linglue.training.front_end.losses import LossWeights
 
 @dataclass(frozen=True)
 class LessonConfig:
-    """Which photographs are learned from, and who teaches. Relative paths start at the configuration file."""
+    """Which images are learned from, and who teaches. Relative paths start at the configuration file."""
 
     photos: tuple[Path, ...] = (Path("photos"),)  # folders, with all below them
     exclude: tuple[str, ...] = ()  # names of folders below them that are left out
-    held_out: float = 0.1  # share of the first folder's photographs that is validated on
+    held_out: float = 0.1  # share of the first folder's images that is validated on
     teacher: str = "aliked"  # a front-end
     teacher_weights: Path | None = None
-    keypoints: int = 1536  # of a photograph
+    keypoints: int = 1536  # of an image
     folder: Path = Path("lessons")  # where the teacher's work is kept; may serve many runs
 
 

@@ -1,4 +1,4 @@
-"""Pairs of augmented crops that show the same keypoints of clean photographs."""
+"""Pairs of augmented crops that show the same keypoints of clean images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from linglue.training.images.photometric import PhotometricConfig, perturb
 from linglue.training.images.warp import Matrix, pyramid, warp
 from linglue.types import ImageSize
 
-ATTEMPTS = 12  # pairs of crops drawn of one pair of photographs before the one with most in common is taken
+ATTEMPTS = 12  # pairs of crops drawn of one pair of images before the one with most in common is taken
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class CropConfig:
     """What the student sees. Angles in degrees."""
 
     side: int = 352  # pixels
-    magnification: tuple[float, float] = (0.6, 1.7)  # pixels of a crop per pixel of the photograph
+    magnification: tuple[float, float] = (0.6, 1.7)  # pixels of a crop per pixel of the image
     scale: float = 2.5  # largest ratio of the magnifications of two crops
     rotation: float = 45.0  # between two crops, to either side
     any_rotation: float = 0.1  # share of pairs rotated by any angle
@@ -34,18 +34,18 @@ class CropConfig:
 
 @dataclass(frozen=True, eq=False)
 class Crop:
-    """One crop: image, where it shows the photograph, and the keypoints in it."""
+    """One crop: its pixels, which part of the image it shows, and the keypoints in it."""
 
     image: NDArray[np.uint8]  # (S, S) grey
     covered: NDArray[np.bool_]  # (S, S)
     points: NDArray[np.float32]  # (N, 2) pixels of the crop
     scores: NDArray[np.float32]  # (N,)
     ids: NDArray[np.int64]  # (N,) keypoints of the lesson
-    crop_from_photo: Matrix
+    crop_from_image: Matrix
 
 
 def draw_crops(
-    photos: tuple[Image, Image],
+    images: tuple[Image, Image],
     lessons: tuple[Lesson, Lesson],
     matches: NDArray[np.int64],
     config: CropConfig,
@@ -53,7 +53,7 @@ def draw_crops(
 ) -> tuple[Crop, Crop, NDArray[np.int64]]:
     """Two crops around a match, and which of their points match: (M, 2) indices into the points of both.
 
-    `matches` (K, 2) are pairs of keypoints of the two lessons; one photograph and lesson twice, each keypoint with
+    `matches` (K, 2) are pairs of keypoints of the two lessons; one image and lesson twice, each keypoint with
     itself, makes pairs with exact correspondences.
     """
     best: tuple[int, list[Matrix]] = (-1, [])
@@ -70,7 +70,7 @@ def draw_crops(
             best = (common, matrices)
         if common >= 100:
             break
-    crops = [_crop(photos[k], lessons[k], best[1][k], config, rng) for k in (0, 1)]
+    crops = [_crop(images[k], lessons[k], best[1][k], config, rng) for k in (0, 1)]
     place = [np.full(len(lessons[k].keypoints), -1) for k in (0, 1)]
     for k in (0, 1):
         place[k][crops[k].ids] = np.arange(len(crops[k].ids))
@@ -79,7 +79,7 @@ def draw_crops(
 
 
 def _matrices(centres: list[NDArray[np.float32]], config: CropConfig, rng: np.random.Generator) -> list[Matrix]:
-    """crop_from_photo of two crops about the same centre."""
+    """crop_from_image of two crops about the same centre."""
     low, high = np.log(config.magnification[0]), np.log(config.magnification[1])
     first = rng.uniform(low, high)
     second = float(np.clip(first + rng.uniform(-1, 1) * np.log(config.scale), low - 0.3, high + 0.3))
@@ -107,8 +107,8 @@ def _matrices(centres: list[NDArray[np.float32]], config: CropConfig, rng: np.ra
     return found
 
 
-def _crop(photo: Image, lesson: Lesson, matrix: Matrix, config: CropConfig, rng: np.random.Generator) -> Crop:
-    levels = pyramid(photo)
+def _crop(image: Image, lesson: Lesson, matrix: Matrix, config: CropConfig, rng: np.random.Generator) -> Crop:
+    levels = pyramid(image)
     image, covered = warp(
         levels, np.asarray(np.linalg.inv(matrix), dtype=np.float64), ImageSize(config.side, config.side)
     )
@@ -121,7 +121,7 @@ def _crop(photo: Image, lesson: Lesson, matrix: Matrix, config: CropConfig, rng:
         points=points[ids].astype(np.float32),
         scores=lesson.scores[ids],
         ids=ids,
-        crop_from_photo=matrix,
+        crop_from_image=matrix,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a teacher sees in clean photographs, computed once and kept: where keypoints are and what describes them."""
+"""What a teacher sees in clean images, computed once and kept: where keypoints are and what describes them."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from linglue.features.base import Extractor
 from linglue.io.images import read_image, shrink
 from linglue.training.front_end.progress import Progress
 
-LONGER_SIDE = 800  # pixels at which teacher and student see a photograph
+LONGER_SIDE = 800  # pixels at which teacher and student see an image
 
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """Keypoints of one photograph, strongest first."""
+    """Keypoints of one image, strongest first."""
 
-    keypoints: NDArray[np.float32]  # (N, 2) pixels of the photograph at LONGER_SIDE
+    keypoints: NDArray[np.float32]  # (N, 2) pixels of the image at LONGER_SIDE
     scores: NDArray[np.float32]  # (N,) in [0, 1]
     descriptors: NDArray[np.float16]  # (N, D)
 
 
 class Lessons(Sequence[Lesson]):
-    """Lessons about photographs, in a folder: one file for each, named by the contents of photograph and teacher."""
+    """Lessons about images, in a folder: one file for each, named by the contents of image and teacher."""
 
-    def __init__(self, folder: Path, photos: Sequence[Path], teacher_sha256: str, keypoints: int = 1536) -> None:
-        self.photos = list(photos)
+    def __init__(self, folder: Path, images: Sequence[Path], teacher_sha256: str, keypoints: int = 1536) -> None:
+        self.images = list(images)
         self.keypoints = keypoints
         self._files = [
-            folder / f"{teacher_sha256[:8]}-{keypoints}-{file_sha256(photo)[:16]}.npz" for photo in self.photos
+            folder / f"{teacher_sha256[:8]}-{keypoints}-{file_sha256(image)[:16]}.npz" for image in self.images
         ]
         self._folder = folder
 
     def __len__(self) -> int:
-        return len(self.photos)
+        return len(self.images)
 
     def __getitem__(self, index: int) -> Lesson:  # type: ignore[override]
         with np.load(self._files[index]) as arrays:
@@ -52,12 +52,12 @@ class Lessons(Sequence[Lesson]):
         return hashlib.sha256("\n".join(file.name for file in self._files).encode()).hexdigest()
 
     def prepare(self, teacher: Extractor) -> None:
-        """Let the teacher look at every photograph that has no lesson yet."""
+        """Let the teacher look at every image that has no lesson yet."""
         self._folder.mkdir(parents=True, exist_ok=True)
         missing = [i for i, file in enumerate(self._files) if not file.is_file()]
         with Progress("lessons", len(self), len(self) - len(missing)) as progress:
             for i in missing:
-                found = teacher.extract(shrink(read_image(self.photos[i]), LONGER_SIDE), self.keypoints)
+                found = teacher.extract(shrink(read_image(self.images[i]), LONGER_SIDE), self.keypoints)
                 with atomic_path(self._files[i]) as partial:
                     np.savez(
                         partial,

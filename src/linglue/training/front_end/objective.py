@@ -36,7 +36,7 @@ class Batch:
     images: Tensor  # (2B, 1, S, S)
     covered: Tensor  # (2B, S, S) bool
     heat: Tensor  # (2B, S, S) wanted
-    one_from_zero: Tensor  # (B, 3, 3); NaN where two photographs make a pair
+    one_from_zero: Tensor  # (B, 3, 3); NaN where two images make a pair
     lone: Tensor  # (L, 2) keypoints with a place of their own
     lone_crop: Tensor  # (L,)
     points: tuple[Tensor, Tensor]  # (K0, 2), (K1, 2) keypoints to describe
@@ -53,7 +53,7 @@ def collate(
     limit: int,
     rng: np.random.Generator,
 ) -> Batch:
-    """Pairs of crops and their matches; `taught` has the descriptors of both lessons of each, `same` one photograph."""
+    """Pairs of crops and their matches; `taught` has the descriptors of both lessons of each, `same` one image."""
     pairs = len(samples)
     crops = [s[0] for s in samples] + [s[1] for s in samples]
     side = crops[0].image.shape[0]
@@ -76,7 +76,7 @@ def collate(
         matches.append(np.stack(place, axis=1))
     lone = [c.points[_lone(c.points)] for c in crops]
     relative = [
-        one.crop_from_photo @ np.linalg.inv(zero.crop_from_photo) if s else np.full((3, 3), np.nan)
+        one.crop_from_image @ np.linalg.inv(zero.crop_from_image) if s else np.full((3, 3), np.nan)
         for (zero, one, _), s in zip(samples, same, strict=True)
     ]
     return Batch(

@@ -20,7 +20,7 @@ class Progress:
 
     Example:
         >>> with Progress("lessons", 2) as progress:
-        ...     for photo in ("a.jpg", "b.jpg"):
+        ...     for image in ("a.jpg", "b.jpg"):
         ...         progress.advance()
     """
 

@@ -40,13 +40,13 @@ KEPT = 1024  # images and lessons in memory; images take 1.4 MB each
 FEWEST = 40  # matches a pair of crops must have in common to be learned from
 
 
-def find_photos(config: LessonConfig) -> tuple[list[Path], list[Path]]:
-    """(training, held-out) photographs; the side a file of the first folder falls on depends on its name alone."""
+def find_images(config: LessonConfig) -> tuple[list[Path], list[Path]]:
+    """(training, held-out) images; the side a file of the first folder falls on depends on its name alone."""
     train: list[Path] = []
     held_out: list[Path] = []
     for number, folder in enumerate(config.photos):
         if not folder.is_dir():
-            raise LinGlueError(f"{folder}: no such folder, expected a folder of photographs")
+            raise LinGlueError(f"{folder}: no such folder, expected a folder of images")
         for path in sorted(folder.rglob("*")):
             below = path.relative_to(folder)
             if path.suffix.lower() in IMAGE_SUFFIXES and not set(below.parts[:-1]) & set(config.exclude):
@@ -54,7 +54,7 @@ def find_photos(config: LessonConfig) -> tuple[list[Path], list[Path]]:
                 (held_out if number == 0 and share < config.held_out else train).append(path)
     if not train or not held_out:
         raise LinGlueError(
-            f"{config.photos[0]}: {len(train)} photographs to learn from and {len(held_out)} to validate on, "
+            f"{config.photos[0]}: {len(train)} images to learn from and {len(held_out)} to validate on, "
             "expected some of both: about 30 at least"
         )
     return train, held_out
@@ -69,7 +69,7 @@ class Trainer:
 
     def __init__(self, config: FrontEndConfig) -> None:
         self.config = config
-        train, held_out = find_photos(config.lessons)
+        train, held_out = find_images(config.lessons)
         teacher = make_extractor(config.lessons.teacher, config.lessons.teacher_weights)
         torch.manual_seed(config.learning.seed)
         net = load_linpoint(config.start) if config.start is not None else LinPointNet()
@@ -85,7 +85,7 @@ class Trainer:
         config.output.mkdir(parents=True, exist_ok=True)
         self.lessons.prepare(teacher)
         self.validation: Sequence[ImagePair] = make_validation(held_out, config.validation_pairs)
-        self.photo = lru_cache(maxsize=KEPT)(self._photo)
+        self.image = lru_cache(maxsize=KEPT)(self._image)
         self.lesson = lru_cache(maxsize=KEPT)(self._lesson)
 
     @property
@@ -122,18 +122,18 @@ class Trainer:
         taught = []
         while len(samples) < o.batch:
             index = int(rng.integers(len(self.lessons)))
-            photo, lesson = self.photo(index), self.lesson(index)
+            image, lesson = self.image(index), self.lesson(index)
             if len(lesson.keypoints) < 2 * FEWEST:
                 continue
             itself = np.repeat(np.arange(len(lesson.keypoints))[:, None], 2, axis=1)
-            sample = draw_crops((photo, photo), (lesson, lesson), itself, self.config.crops, rng)
+            sample = draw_crops((image, image), (lesson, lesson), itself, self.config.crops, rng)
             if len(sample[2]) >= FEWEST:
                 samples.append(sample)
                 taught.append((lesson.descriptors, lesson.descriptors))
         return collate(samples, taught, [True] * len(samples), o.points, rng)
 
-    def _photo(self, index: int) -> Image:
-        return shrink(read_image(self.lessons.photos[index]), LONGER_SIDE)
+    def _image(self, index: int) -> Image:
+        return shrink(read_image(self.lessons.images[index]), LONGER_SIDE)
 
     def _lesson(self, index: int) -> Lesson:
         return self.lessons[index]

@@ -1,4 +1,4 @@
-"""What mutual nearest neighbours of a front-end find between synthetic views of photographs it has not learned from."""
+"""What mutual nearest neighbours of a front-end find between synthetic views of images it has not learned from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scipy.spatial import cKDTree
 
 from linglue.features.linpoint import LinPointNet, detect, to_tensor
 from linglue.io.images import Image
-from linglue.training.images.photos import Photos
+from linglue.training.images.image_set import ImageSet
 from linglue.training.sources.homography import HomographyConfig, HomographySource
 from linglue.training.sources.interface import ImagePair
 from linglue.types import ImageSize
@@ -40,10 +40,10 @@ class Found:
     descriptors: NDArray[np.float32]  # (N, D)
 
 
-def make_validation(photos: Sequence[Path], count: int) -> list[ImagePair]:
-    """The same pairs of views for the same photographs, always."""
+def make_validation(images: Sequence[Path], count: int) -> list[ImagePair]:
+    """The same pairs of views for the same images, always."""
     generator = HomographySource(HomographyConfig(longer_side=(480, 720), overlap=(0.3, 0.95)))
-    source = Photos(photos)
+    source = ImageSet(images)
     return [generator.sample(source, np.random.default_rng((7, i))).pair() for i in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Random change of light, camera and compression: what may differ between two photographs of one thing."""
+"""Random change of light, camera and compression: what may differ between two images of one thing."""
 
 from __future__ import annotations
 

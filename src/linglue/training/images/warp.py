@@ -1,4 +1,4 @@
-"""Sampling textures without aliasing: image pyramids, perspective warps, mosaics of photographs."""
+"""Sampling textures without aliasing: image pyramids, perspective warps, mosaics of images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linglue.io.images import Image
-from linglue.training.images.photos import Deck
+from linglue.training.images.image_set import Deck
 from linglue.types import ImageSize
 
 Matrix = NDArray[np.float64]  # (3, 3) homography, maps (x, y, 1) up to scale
@@ -67,7 +67,7 @@ def _warp(texture: Image, texture_from_view: Matrix, size: ImageSize, border: in
 
 
 def mosaic(deck: Deck, rows: int, columns: int, cell: ImageSize, rng: np.random.Generator) -> Image:
-    """rows × columns random photographs, each cropped to a random part that fills its cell."""
+    """rows × columns random images, each cropped to a random part that fills its cell."""
     canvas = np.empty((rows * cell.height, columns * cell.width, 3), dtype=np.uint8)
     for row in range(rows):
         for column in range(columns):
@@ -76,12 +76,12 @@ def mosaic(deck: Deck, rows: int, columns: int, cell: ImageSize, rng: np.random.
     return canvas
 
 
-def fill(photo: Image, size: ImageSize, rng: np.random.Generator) -> Image:
-    """A random part of the photograph, of the aspect of `size` and as large as possible, resized to `size`."""
-    height, width = photo.shape[:2]
+def fill(image: Image, size: ImageSize, rng: np.random.Generator) -> Image:
+    """A random part of the image, of the aspect of `size` and as large as possible, resized to `size`."""
+    height, width = image.shape[:2]
     scale = max(size.width / width, size.height / height)
     crop_width, crop_height = min(width, round(size.width / scale)), min(height, round(size.height / scale))
     x, y = int(rng.integers(width - crop_width + 1)), int(rng.integers(height - crop_height + 1))
-    crop = photo[y : y + crop_height, x : x + crop_width]
+    crop = image[y : y + crop_height, x : x + crop_width]
     method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     return np.asarray(cv2.resize(crop, tuple(size), interpolation=method), dtype=np.uint8)

@@ -15,13 +15,13 @@ from linglue.errors import LinGlueError
 from linglue.geometry.camera import Camera
 from linglue.geometry.homography import apply
 from linglue.io.images import Image
+from linglue.training.images.image_set import Deck
 from linglue.training.images.photometric import PhotometricConfig, perturb
-from linglue.training.images.photos import Deck
 from linglue.training.images.warp import Matrix, fill, mosaic, pyramid, warp
 from linglue.training.sources.interface import Flags, ImageGroup, Points, grid_points
 from linglue.types import ImageSize
 
-ATTEMPTS = 1000  # times a whole arrangement is drawn before giving up; some photographs allow few
+ATTEMPTS = 1000  # times a whole arrangement is drawn before giving up; some images allow few
 CANDIDATES = 40  # second views among which the one of the wanted overlap is chosen
 RIM = 3.0  # pixels of the canvas; keypoints that close to its edge are made by what lies beyond
 
@@ -89,11 +89,11 @@ class HomographySource:
         """All that decides what is drawn."""
         return asdict(self.config)
 
-    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
+    def sample(self, images: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
         """One new group; its first two views overlap within the configured bounds, the others if there is room."""
         for _ in range(ATTEMPTS):
             scales = self._scales(rng)
-            deck = Deck(photos, rng)
+            deck = Deck(images, rng)
             canvas = self._canvas(deck, min(scales), rng)
             size = ImageSize(canvas.shape[1], canvas.shape[0])
             views = self._views(size, scales, rng)
@@ -108,10 +108,10 @@ class HomographySource:
         return (closer, closer / ratio) if rng.random() < 0.5 else (closer / ratio, closer)
 
     def _canvas(self, deck: Deck, smallest: float, rng: np.random.Generator) -> Image:
-        photo = deck.draw()
-        enough = max(photo.shape[:2]) * smallest >= 0.65 * self.config.longer_side[0]
+        image = deck.draw()
+        enough = max(image.shape[:2]) * smallest >= 0.65 * self.config.longer_side[0]
         if enough and rng.random() >= self.config.mosaic:
-            return photo
+            return image
         sides = np.array([640, 480]) if rng.random() < 0.7 else np.array([480, 600])
         columns, rows = (2, 2) if smallest > 0.45 else (3, 2 + int(rng.random() < 0.5))
         return mosaic(deck, rows, columns, ImageSize(int(sides[0]), int(sides[1])), rng)

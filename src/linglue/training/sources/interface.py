@@ -61,7 +61,7 @@ class PairSource(Protocol):
         """All that decides what is drawn, in JSON values: part of a cache's fingerprint."""
         ...
 
-    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
+    def sample(self, images: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
         """One new group."""
         ...
 

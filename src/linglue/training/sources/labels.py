@@ -27,7 +27,7 @@ from linglue.core.optional import need
 from linglue.errors import LinGlueError
 from linglue.features.weights import load_weights
 from linglue.io.images import Image, read_image, shrink
-from linglue.training.images.photos import image_names
+from linglue.training.images.image_set import image_names
 from linglue.types import Features, FloatArray
 
 ALIKED_FILE = "aliked-n16.pth"

@@ -92,8 +92,8 @@ class MegaDepthSource:
             chosen += [PairIndex(number, *_either_way(pairs[row], rng)) for row in rows]
         return [chosen[i] for i in rng.permutation(len(chosen))]
 
-    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
-        """One pair; every scene is as likely as any other, as in an epoch. `photos` are not used."""
+    def sample(self, images: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
+        """One pair; every scene is as likely as any other, as in an epoch. `images` are not used."""
         scene = int(rng.integers(len(self._scenes)))
         pair = self._pairs[scene][rng.integers(len(self._pairs[scene]))]
         return self.load(PairIndex(scene, *_either_way(pair, rng)))

@@ -15,8 +15,8 @@ from linglue.errors import LinGlueError
 from linglue.geometry.camera import BEHIND, Camera, View
 from linglue.geometry.pose import Pose
 from linglue.io.images import Image
+from linglue.training.images.image_set import Deck
 from linglue.training.images.photometric import PhotometricConfig, perturb
-from linglue.training.images.photos import Deck
 from linglue.training.images.warp import fill
 from linglue.training.sources.interface import Flags, ImageGroup, Points, grid_points
 from linglue.training.sources.renderer import NEAR, NOTHING, Geometry, colour, see
@@ -106,10 +106,10 @@ class ParallaxSource:
         """All that decides what is drawn."""
         return asdict(self.config)
 
-    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
+    def sample(self, images: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
         """One new group; its first two views overlap within the configured bounds, the others if there is room."""
         for _ in range(ATTEMPTS):
-            deck = Deck(photos, rng)
+            deck = Deck(images, rng)
             world = build_world(deck, self.config.world, rng)
             views = self._views(world, rng)
             if views is not None:
@@ -244,7 +244,7 @@ def _overlap(zero: Geometry, one: Geometry) -> float:
 
 
 def _sky(size: ImageSize, deck: Deck, rng: np.random.Generator) -> Image:
-    """(H, W, 3) what is behind the scene: a gradient or some photograph that is nowhere else."""
+    """(H, W, 3) what is behind the scene: a gradient or some image that is nowhere else."""
     if rng.random() < 0.3 and not deck.exhausted:
         return fill(deck.draw(), size, rng)
     knots = np.clip(rng.uniform(60, 230) + rng.normal(0, 25, (3, 3, 3)), 0, 255).astype(np.uint8)

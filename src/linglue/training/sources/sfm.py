@@ -32,7 +32,7 @@ from linglue.io.views import write_view
 from linglue.sfm.colmap_sift import extract_sift, match_sift
 from linglue.sfm.map import MapRequest, map_incrementally
 from linglue.sfm.sparse_model import write_model
-from linglue.training.images.photos import image_names
+from linglue.training.images.image_set import image_names
 from linglue.training.sources.interface import ImageGroup
 from linglue.training.sources.tracks import SfmScene, load_scene
 
@@ -214,8 +214,8 @@ class SfmSource:
         fit = (shared >= self.config.min_tracks) & (overlap >= low) & (overlap <= high)
         return [(int(i), int(j)) for i, j in np.argwhere(fit) if i != j]
 
-    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
-        """One pair; every scene is as likely as any other. `photos` are not used."""
+    def sample(self, images: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
+        """One pair; every scene is as likely as any other. `images` are not used."""
         folder, scene, pairs = self._scenes[int(rng.integers(len(self._scenes)))]
         return load_pair(folder, scene, *pairs[int(rng.integers(len(pairs)))], self.config.radius)
 

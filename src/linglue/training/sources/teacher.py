@@ -81,15 +81,15 @@ class TeacherSource:
         """Number of labelled pairs."""
         return sum(len(files) for _, files in self._scenes)
 
-    def sample(self, photos: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
-        """One pair, of a scene drawn by the square root of its number of pairs. `photos` are not used."""
-        images, files = self._scenes[int(rng.choice(len(self._scenes), p=self._shares))]
+    def sample(self, images: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
+        """One pair, of a scene drawn by the square root of its number of pairs. `images` are not used."""
+        folder, files = self._scenes[int(rng.choice(len(self._scenes), p=self._shares))]
         labels = read_labels(files[int(rng.integers(len(files)))])
         sides = list(zip(labels.names, (labels.points0, labels.points1), strict=True))
         if rng.random() < 0.5:
             sides.reverse()
         return ImageGroup(
-            [shrink(read_image(images / name), labels.longer_side) for name, _ in sides],
+            [shrink(read_image(folder / name), labels.longer_side) for name, _ in sides],
             [(0, 1)],
             lambda a, b: LocalAffineMapper(sides[a][1], sides[b][1], self.config),
             shows=frozenset({f"images:{labels.scene}"}),

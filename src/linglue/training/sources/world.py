@@ -1,4 +1,4 @@
-"""Random scenes of a few metres around the origin: ground, backdrop and objects, textured with photographs.
+"""Random scenes of a few metres around the origin: ground, backdrop and objects, textured with images.
 
 x right, y down, z away from the viewers, who stand at negative z some 5 to 10 units off.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linglue.io.images import Image
-from linglue.training.images.photos import Deck
+from linglue.training.images.image_set import Deck
 from linglue.training.images.warp import fill, mosaic, pyramid
 from linglue.training.sources.renderer import Surface, quad, relief
 from linglue.types import ImageSize
@@ -35,8 +35,8 @@ class WorldConfig:
     objects: tuple[int, int] = (2, 5)  # fewest and most
     box: float = 0.5  # of an object; otherwise a poster
     boulder: float = 0.12  # of an object: a small relief
-    tiled: float = 0.25  # large surfaces on which one piece of a photograph repeats, as windows do
-    mosaic: float = 0.45  # large surfaces of several photographs: more to see from close by
+    tiled: float = 0.25  # large surfaces on which one piece of an image repeats, as windows do
+    mosaic: float = 0.45  # large surfaces of several images: more to see from close by
     twin: float = 0.25  # objects that look the same as the one before
 
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from linglue.errors import LinGlueError
-from linglue.training.images.photos import Deck, Photos
+from linglue.training.images.image_set import Deck, ImageSet
 
 
 def test_folder(tmp_path, photos):
     (tmp_path / "sub").mkdir()
     for k in range(20):
         cv2.imwrite(str(tmp_path / ("sub" if k % 2 else ".") / f"{k}.png"), photos[0][:40, :60])
-    (tmp_path / "notes.txt").write_text("not a photograph")
-    every = Photos.in_folder(tmp_path)
+    (tmp_path / "notes.txt").write_text("not an image")
+    every = ImageSet.in_folder(tmp_path)
     assert len(every) == 20 and every[3].shape == (40, 60, 3)
     train, held = every.split(0.3)
     assert len(train) + len(held) == 20 and 1 <= len(held) <= 12
@@ -26,8 +26,8 @@ def test_folder(tmp_path, photos):
 
 
 def test_empty_folder(tmp_path):
-    with pytest.raises(LinGlueError, match="no photographs"):
-        Photos.in_folder(tmp_path)
+    with pytest.raises(LinGlueError, match="no images"):
+        ImageSet.in_folder(tmp_path)
 
 
 def test_deck_repeats_only_when_exhausted(rng):
