@@ -1,4 +1,4 @@
-"""What an evaluation found: rows, summary, settings; as tables, JSON, CSV and plots."""
+"""What an evaluation found: rows, summary, settings; as tables, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from tabulate import SEPARATING_LINE, tabulate
 
 from linglue.core.atomic import atomic_path
-from linglue.errors import LinGlueError
 
 Summary = Mapping[str, Mapping[str, Mapping[str, Any]]]  # per group (split or scene) and method: named values
 
@@ -71,8 +70,12 @@ class Result:
 
     def text(self, markdown: bool = False) -> str:
         """All tables and the note about them, for a terminal or for documents."""
-        tables = [_with_missing(table, self.missing) for table in self.tables]
-        return "\n\n".join([*(table.markdown() if markdown else table.text() for table in tables), self.note])
+        tables = [table.markdown() if markdown else table.text() for table in self.shown()]
+        return "\n\n".join([*tables, self.note])
+
+    def shown(self) -> list[Table]:
+        """The tables, with a row "no weights" for each method that could not run."""
+        return [_with_missing(table, self.missing) for table in self.tables]
 
     def json(self) -> dict[str, Any]:
         """All of it, with the rows; infinite numbers (failed estimates) are None, which every JSON reader takes."""
@@ -112,17 +115,6 @@ class Result:
         tables = [Table(tuple(t["header"]), tuple(map(tuple, t["rows"])), t["labels"]) for t in content.pop("tables")]
         return cls(**content, tables=tables)
 
-    def plot(self, path: str | Path) -> None:
-        """Draw the curves: matching accuracy over the threshold, or the share of pairs over the pose error."""
-        from linglue.viz import plots
-
-        if self.task == "homography":
-            plots.plot_mma(Path(path), self.summary)
-        elif self.task == "pose":
-            plots.plot_pose(Path(path), _pose_errors(self.summary, self.rows))
-        else:
-            raise LinGlueError(f"evaluation {self.task} has no plot, expected homography or pose")
-
 
 def _with_missing(table: Table, missing: Mapping[str, str]) -> Table:
     """The table with a row for each method that could not run."""
@@ -130,21 +122,6 @@ def _with_missing(table: Table, missing: Mapping[str, str]) -> Table:
         return table
     blank = ("",) * (len(table.header) - 3)
     return Table(table.header, (*table.rows, *(("", name, "no weights", *blank) for name in missing)), table.labels)
-
-
-def _pose_errors(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """Per scene and method the errors of all pairs, in degrees."""
-    return {
-        scene: {
-            method: [
-                max(row["rotation_error"], row["translation_error"])
-                for row in rows
-                if row["method"] == method and scene in ("all", row["scene"])
-            ]
-            for method in methods
-        }
-        for scene, methods in summary.items()
-    }
 
 
 class PairValues(Protocol):

@@ -21,11 +21,17 @@ import torch
 
 from linglue.core.fingerprint import code_sha256, settings_hash
 from linglue.errors import LinGlueError
+from linglue.evaluation import figures
+from linglue.evaluation.methods import prepare
+from linglue.evaluation.report import about, write_html, write_markdown
 from linglue.evaluation.result import Result, read_json, write_json
+from linglue.evaluation.store import Predictions, predict
 from linglue.evaluation.tasks import ablation, homography, localization, pose, reconstruction, scalability
 from linglue.evaluation.timing import SIZES, Limits
+from linglue.matcher import Matcher
 from linglue.sfm.extract import ExtractConfig
 
+DATA = "LINGLUE_DATA"  # environment variable: the folder of data
 METHODS = (
     *("sift:mnn", "sift:ratio", "sift:adalam", "sift:colmap-sift", "sift:linglue"),
     *("superpoint:mnn", "superpoint:superglue", "superpoint:superglue-10", "superpoint:linglue"),
@@ -117,6 +123,58 @@ def stamps(suite: Suite) -> dict[str, dict[str, Any]]:
     """
     paths = {name: suite.results / f"{name}.stamp.json" for name in SECTIONS}
     return {name: read_json(path) for name, path in paths.items() if path.is_file()}
+
+
+def write_suite(suite: Suite, results: Mapping[str, Result], document: Path | None = None) -> list[Path]:
+    """The report of a run: one HTML page with pictures, and the JSON and CSV of every section.
+
+    Args:
+        suite: the same as for `run`.
+        results: of `run`.
+        document: a Markdown file to write besides.
+
+    Returns:
+        The files.
+    """
+    pictures: dict[str, list[Path]] = {}
+    files: list[Path] = []
+    for name, result in results.items():
+        folder = suite.results / name
+        files += result.write(folder).values()
+        curves = figures.draw_curves(result, folder / "curves.png")
+        pictures[name] = [curves] if curves else []
+    if "homography" in results:
+        pictures["homography"] += draw_pair(suite)
+    found = stamps(suite)
+    page = suite.results / "report.html"
+    write_html(page, "LinGlue: benchmarks", results, pictures, about(found, suite.quick))
+    if document is not None:
+        write_markdown(document, results, found, suite.quick)
+    return [*files, page, *([document] if document else [])]
+
+
+def draw_pair(suite: Suite) -> list[Path]:
+    """Pictures of graf 1→3 with SIFT: matches beside AdaLAM's, neighborhoods, attention.
+
+    Args:
+        suite: whose section of homographies is finished.
+    """
+    truths, _ = homography.load_pairs(_oxford(suite))
+    truth = next((t for t in truths if t.pair.name == "v_graf 1-3"), truths[0])
+    prepared = prepare(["sift:linglue", "sift:adalam"], _extract(suite))
+    work = suite.work / "oxford"
+    _, predictions = predict(work, [truth.pair], prepared)
+    folder = suite.results / "homography"
+    paths = [folder / f"{name}.png" for name in ("matches", "neighborhoods", "attention")]
+    figures.draw_beside(paths[0], truth, {name: found[0] for name, found in predictions.items()})
+    images = (truth.pair.image0, truth.pair.image1)
+    with Predictions(work, truth.pair.group, _extract(suite)).workspace.features() as store:
+        features = [store.get(image.name) for image in images]
+    matcher = Matcher.for_features("sift")
+    figures.draw_neighborhoods(paths[1], matcher, images, features)
+    matched = matcher.match(features[0], features[1]).indices
+    figures.draw_attention(paths[2], matcher, images, features, int(matched[0, 0]))
+    return paths
 
 
 def machine() -> dict[str, Any]:

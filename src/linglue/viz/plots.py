@@ -138,7 +138,13 @@ def _panels(titles: Sequence[str]) -> tuple[Any, list[Any]]:
 
 def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool) -> None:
     ours = method == OURS or method.endswith(f":{OURS}")
-    colour, dashes, marker = _OURS if ours and method == OURS else _STYLES[number % len(_STYLES)]
+    colour, dashes, marker = _STYLES[number % len(_STYLES)]
+    if number >= len(_STYLES):  # the colours again, with other markers
+        marker = _STYLES[(number + 1) % len(_STYLES)][2]
+    if method == OURS:
+        colour, dashes, marker = _OURS
+    elif ours:  # with several front-ends, each has its own colour
+        dashes, marker = _OURS[1:]
     axis.plot(
         x,
         y,
