@@ -217,7 +217,7 @@ def run(options: argparse.Namespace) -> None:
     if options.plot is not None:
         common.check_output(options.plot, plots.SUFFIXES)
         plots.check_plotting()
-    if options.threshold is not None and options.threshold <= 0:
+    if options.threshold is not None and not 0 < options.threshold < float("inf"):
         raise LinGlueError(f"--threshold is {options.threshold}, expected a positive number of pixels")
     report = common.Report(options.json)
     extract = common.extract_config(options, common.device(options))
