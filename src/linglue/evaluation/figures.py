@@ -185,7 +185,7 @@ def draw_attention(
         features: of the two images.
         query: index of the keypoint in image 0.
     """
-    weights = _attention(matcher, features, query).numpy()  # (M,)
+    weights = attention_weights(matcher, features, query).numpy()  # (M,)
     canvas, places = lay_out(list(images))
     point = places[0].points(features[0].keypoints[query : query + 1])[0]
     blend_circle(canvas, point, 14, _COLOURS[0], 1.0, width=3.0)
@@ -200,8 +200,18 @@ def draw_attention(
     save_image(path, finish(canvas, caption))
 
 
-def _attention(matcher: Matcher, features: Sequence[Features], query: int) -> torch.Tensor:
-    """(M,) mean over heads of the weights with which keypoint `query` of image 0 reads image 1; they sum to 1."""
+@torch.inference_mode()
+def attention_weights(matcher: Matcher, features: Sequence[Features], query: int) -> torch.Tensor:
+    """How a keypoint of image 0 reads image 1 in the last cross-attention layer.
+
+    Args:
+        matcher: whose network is looked at.
+        features: of the two images.
+        query: index of the keypoint.
+
+    Returns:
+        (M,) weights, means over heads; they sum to 1.
+    """
     layer = matcher.network.linear[-1]
     if not isinstance(layer, EncoderLayer):
         raise LinGlueError("the network has no cross attention, expected linear blocks")
