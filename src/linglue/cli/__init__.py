@@ -48,6 +48,7 @@ USAGE_ERROR = 2  # exit code of wrong options; 1 is of files and values that can
 OUTPUTS = frozenset(
     {
         "output",
+        "docs",
         "draw",
         "plot",
         "hloc_features",
