@@ -61,10 +61,12 @@ def test_loftr_without_weights_and_without_images(tmp_path: Path, monkeypatch: p
 def test_loftr_gives_original_pixels(tmp_path: Path) -> None:
     """Random weights: where its matches are says nothing, in which pixels they are does."""
     feature = pytest.importorskip("kornia.feature")
+    from linglue.evaluation.peers.loftr import LoFTR
+
     torch.manual_seed(0)
     weights = tmp_path / "loftr.ckpt"
     torch.save({"state_dict": feature.LoFTR(pretrained=None).state_dict()}, weights)
-    loftr = MatcherConfig("loftr", weights=weights).build()
+    loftr = LoFTR(MatcherConfig("loftr", weights=weights))
     rng = np.random.default_rng(0)
     image = cv2.resize(rng.integers(0, 255, (20, 30, 3)).astype(np.uint8), (240, 160))
     cv2.imwrite(str(tmp_path / "a.png"), image)
