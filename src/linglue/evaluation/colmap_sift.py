@@ -45,9 +45,7 @@ def reconstruct_by_colmap(
     work: Workspace,
     config: ColmapConfig,
 ) -> Summary:
-    """The largest model of the images, in `work.model`, unless the folder has it already.
-
-    The seconds of the summary are those of a whole stage; the matching's are without the verification.
+    """The largest model of the images, in `work.model`, unless it is there; its matching seconds exclude verification.
 
     Args:
         images: folder of the images.
