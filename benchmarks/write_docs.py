@@ -128,7 +128,7 @@ def main() -> None:
         text += choices(options.superpoint, options.work)
     text += section("SIFT, graf 1→3: the filter against AdaLAM", ["benchmarks/graf.py"], options.work, verbatim=True)
     command = ["benchmarks/unrelated.py", str(DATA / "photos")]
-    text += section("Photographs that have nothing in common", command, options.work, verbatim=False)
+    text += section("Images that have nothing in common", command, options.work, verbatim=False)
     title = "Time and memory against the number of keypoints"
     text += section(title, ["benchmarks/scalability.py"], options.work, verbatim=True)
     title = "Memory of the pipeline against the number of images"

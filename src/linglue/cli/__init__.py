@@ -22,6 +22,8 @@ COMMANDS = {
     "reconstruct": "a folder of photographs to a sparse COLMAP model; killed runs go on where they were",
     "map": "a sparse model from features and matches of a work folder as they stand",
     "status": "what a work folder holds: what is current, what is stale, which images have no pose and why",
+    "report": "one HTML file about a reconstruction: numbers, the model in 3D, best and worst pairs, times",
+    "view": "a reconstruction, or the matches of one pair, in the browser",
     "clean": "remove from a work folder what is not current any more",
     "localize": "camera poses of new photographs in the model of a work folder",
     "export": "features and matches of a work folder for hloc, COLMAP or numpy",
