@@ -20,6 +20,8 @@ FloatArray = NDArray[np.float32]
 IndexArray = NDArray[np.int64]
 
 
+FULL_CIRCLE = 6.3  # radians, and a little
+MARGIN = 0.05  # of a side: keypoints farther outside their image belong to another size, or have x and y swapped
 PAIR_EVIDENCE = 20.0  # summed match scores at which a pair is more likely right than not
 
 
@@ -84,6 +86,24 @@ class Features:
         if len(size) != 2 or min(size) < 1:
             raise LinGlueError(f"image_size is {size}, expected (width, height) with both at least 1")
         put("image_size", ImageSize(*size))
+        self._check_ranges()
+
+    def _check_ranges(self) -> None:
+        """Numbers that are there but cannot be meant: other units, another image."""
+        if len(self) == 0:
+            return
+        if self.oris is not None and np.abs(self.oris).max() > FULL_CIRCLE:
+            raise LinGlueError(
+                f"oris contain {self.oris[np.abs(self.oris).argmax()]:.4g}, expected radians, not degrees"
+            )
+        margin = MARGIN * np.array(self.image_size) + 1  # (2,)
+        beyond = np.maximum(-margin - self.keypoints, self.keypoints - (self.image_size + margin)).max(axis=1)  # (N,)
+        if beyond.max() > 0:
+            x, y = self.keypoints[beyond.argmax()]
+            raise LinGlueError(
+                f"keypoint ({x:.0f}, {y:.0f}) lies outside the image, expected (x, y) within image_size "
+                f"{self.image_size.width}x{self.image_size.height}"
+            )
 
     def __repr__(self) -> str:
         size = self.image_size

@@ -1,13 +1,14 @@
 """Every method on the same features: one result format, no crash on little input, errors that say what is allowed."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from linglue.errors import LinGlueError
-from linglue.evaluation.methods import prepare
+from linglue.evaluation.methods import parse_method, prepare
 from linglue.evaluation.peers import NoWeights
 from linglue.matcher import MATCHERS, MatcherConfig
 from linglue.sfm.extract import ExtractConfig
@@ -127,6 +128,32 @@ def test_a_peer_without_weights_is_reported_and_the_others_run(
     assert list(prepared.ready) == ["mnn"] and list(prepared.missing) == ["superglue"]
     with pytest.raises(LinGlueError, match="no method to measure, expected some of linglue"):
         prepare({"superglue": superglue}, ExtractConfig())
+
+
+def test_a_method_names_its_front_end_matcher_and_weights() -> None:
+    common = ExtractConfig("sift", max_keypoints=77, resize=500)
+    plain, own = parse_method("mnn", common), parse_method("linpoint:linglue@my/net.safetensors", common)
+    assert plain.extract == common and (plain.matcher.name, plain.matcher.features) == ("mnn", "sift")
+    assert (own.extract.features, own.extract.max_keypoints, own.extract.resize) == ("linpoint", 77, 500)
+    assert (own.matcher.name, own.matcher.features, own.matcher.weights) == (
+        "linglue",
+        "linpoint",
+        Path("my/net.safetensors"),
+    )
+    assert parse_method("my_package:Matcher", common).matcher.name == "my_package:Matcher"
+
+
+def test_methods_with_the_same_features_are_measured_together(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.delenv("LINGLUE_PEERS", raising=False)
+    prepared = prepare(["mnn", "linpoint:mnn", "sift:ratio", "xfeat:lightglue"], ExtractConfig("sift"))
+    groups = [(extract.features, list(matchers)) for extract, matchers in prepared.by_front_end()]
+    assert groups == [("sift", ["mnn", "sift:ratio"]), ("linpoint", ["linpoint:mnn"])]
+    assert list(prepared.missing) == ["xfeat:lightglue"]
+    with pytest.raises(LinGlueError, match=r"front-end|weights"):
+        prepare(["mnn"], ExtractConfig("aliked", tmp_path / "none.pth"))
 
 
 def test_colmaps_matcher_finds_the_identity_and_survives_little_input() -> None:

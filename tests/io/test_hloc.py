@@ -1,5 +1,6 @@
 """hloc's feature and match files, as hloc writes them and as we do."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -24,7 +25,7 @@ def hloc_writes(
     """A group in hloc's own manner: descriptors (D, N), float16 unless told otherwise."""
     random = np.random.default_rng(count)
     arrays = {
-        "keypoints": random.uniform(0, 600, (count, 2)),
+        "keypoints": random.uniform(0, 480, (count, 2)),
         "descriptors": random.normal(size=(256, count)),
         **({} if scores is None else {scores: random.uniform(size=count)}),
         **more,
@@ -77,8 +78,23 @@ def test_dog_files_are_converted_on_request(tmp_path):
     dog = load_hloc_features(path, "a.jpg", kind="sift", dog=True)
     assert np.allclose(dog.oris, [np.pi / 2, -np.pi])
     assert np.allclose(dog.scales, [3, 8])
-    as_stored = load_hloc_features(path, "a.jpg")
-    assert np.allclose(as_stored.oris, [90, -180]) and np.allclose(as_stored.scales, [1.5, 4])
+    with pytest.raises(LinGlueError, match=r"'a.jpg': oris contain -180, expected radians.*need --hloc-dog"):
+        load_hloc_features(path, "a.jpg")
+
+
+@pytest.mark.parametrize(
+    ("made_by", "said", "reason"),
+    [("aliked", "sift", "negative entries"), ("sift", "aliked", "no negative"), ("raw", "sift", "length of 512")],
+)
+def test_files_of_another_front_end_are_refused(tmp_path, made_by, said, reason):
+    random = np.random.default_rng(0)
+    descriptors = random.normal(size=(50, 128)) if made_by == "aliked" else random.uniform(size=(50, 128))
+    descriptors *= (512 if made_by == "raw" else 1) / np.linalg.norm(descriptors, axis=1, keepdims=True)
+    found = replace(features(50), descriptors=descriptors)
+    write_hloc_features(tmp_path / "f.h5", "a.jpg", found)
+    with pytest.raises(LinGlueError, match=f"f.h5: image 'a.jpg': descriptors have .*{reason}.*expected .*{said}"):
+        load_hloc_features(tmp_path / "f.h5", "a.jpg", kind=said)
+    assert len(load_hloc_features(tmp_path / "f.h5", "a.jpg")) == 50  # of an unknown kind nothing is expected
 
 
 def test_names_are_listed_through_nested_groups(tmp_path):

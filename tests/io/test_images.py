@@ -8,8 +8,9 @@ from PIL import Image as PillowImage
 from skimage import data
 
 from linglue.errors import LinGlueError
+from linglue.features import make_extractor
 from linglue.geometry.pixels import resize_points
-from linglue.io.images import as_image, read_image, read_mask, shrink, to_grey
+from linglue.io.images import as_image, read_image, read_mask, read_with_mask, shrink, to_grey
 
 
 @pytest.fixture
@@ -133,3 +134,53 @@ def test_resizing_keeps_the_corners_of_the_image():
     corners = np.array([[-0.5, -0.5], [99.5, 49.5]], np.float32)
     half = resize_points(corners, np.array([0.5, 0.5], np.float32))
     assert np.allclose(half, [[-0.5, -0.5], [49.5, 24.5]])
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
+def test_the_bits_in_use_of_16_decide_what_is_white(tmp_path, photo, bits):
+    photo[0, 0] = 255
+    cv2.imwrite(str(tmp_path / "deep.png"), photo[..., ::-1].astype(np.uint16) << (bits - 8))
+    assert np.array_equal(read_image(tmp_path / "deep.png"), photo)
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".avif"])
+def test_formats_that_pillow_reads(tmp_path, photo, suffix):
+    if suffix not in PillowImage.registered_extensions():
+        pytest.skip("Pillow without it")
+    PillowImage.fromarray(photo).save(tmp_path / f"photo{suffix}")
+    assert np.abs(read_image(tmp_path / f"photo{suffix}").astype(int) - photo).mean() < 12  # GIF has 256 colours
+
+
+def test_heic_without_its_reader_names_it(tmp_path):
+    (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
+    with pytest.raises(LinGlueError, match="pillow-heif"):
+        read_image(tmp_path / "a.heic")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".webp"])
+def test_transparent_areas_are_masked(tmp_path, suffix):
+    photo = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 255, (96, 128, 3), np.uint8), (0, 0), 2)
+    alpha = np.full(photo.shape[:2], 255, np.uint8)
+    alpha[:, :64] = 0
+    PillowImage.fromarray(np.dstack([photo, alpha])).save(tmp_path / f"a{suffix}", lossless=True)
+    image, usable = read_with_mask(tmp_path / f"a{suffix}")
+    assert image.shape == photo.shape and usable is not None and np.array_equal(usable, alpha > 0)
+    mask = np.zeros_like(alpha)
+    mask[:40] = 255
+    cv2.imwrite(str(tmp_path / "mask.png"), mask)
+    assert np.array_equal(read_with_mask(tmp_path / f"a{suffix}", tmp_path / "mask.png")[1], (alpha > 0) & (mask > 0))
+    keypoints = make_extractor("sift").extract(tmp_path / f"a{suffix}", 200).keypoints
+    assert len(keypoints) > 0 and keypoints[:, 0].min() > 63
+
+
+def test_opaque_images_have_no_mask(tmp_path, photo):
+    PillowImage.fromarray(photo).convert("RGBA").save(tmp_path / "a.png")
+    assert read_with_mask(tmp_path / "a.png")[1] is None
+
+
+@pytest.mark.parametrize("scale", [255.0, float("nan"), -1.0])
+def test_float_images_beyond_one_are_refused(photo, scale):
+    tensor = torch.from_numpy(photo).permute(2, 0, 1) / 255
+    with pytest.raises(LinGlueError, match=r"image tensor has values from .* expected 0 to 1"):
+        as_image(tensor * scale)
+    assert np.array_equal(as_image(tensor), photo)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from linglue.types import Features, Matches
 def make_features(count: int, seed: int = 0, full: bool = True) -> Features:
     random = np.random.default_rng(seed)
     return Features(
-        keypoints=random.uniform(0, 5000, (count, 2)),
+        keypoints=random.uniform(0, 4000, (count, 2)),
         descriptors=random.normal(size=(count, 16)),
         image_size=(5000, 4000),
         scores=random.uniform(size=count),
@@ -23,6 +24,21 @@ def make_features(count: int, seed: int = 0, full: bool = True) -> Features:
         oris=random.uniform(0, 6, count) if full else None,
         kind="sift" if full else "ünknown kind",
     )
+
+
+def test_orientations_in_degrees_and_keypoints_of_another_image_are_refused():
+    good = make_features(9)
+    with pytest.raises(LinGlueError, match=r"oris contain 3.*, expected radians, not degrees"):
+        replace(good, oris=np.linspace(0, 340, 9))
+    with pytest.raises(LinGlueError, match=r"lies outside the image, expected \(x, y\) within image_size 100x4000"):
+        replace(good, image_size=(100, 4000))
+
+
+def test_upper_case_suffixes(tmp_path):
+    save_features(tmp_path / "A.NPZ", make_features(3))
+    assert len(load_features(tmp_path / "A.NPZ")) == 3 and [p.name for p in tmp_path.iterdir()] == ["A.NPZ"]
+    save_matches(tmp_path / "M.JSON", make_matches([(0, 1)]))
+    assert len(load_matches(tmp_path / "M.JSON")) == 1
 
 
 def make_matches(pairs: list[tuple[int, int]], count0: int = 7, count1: int = 5) -> Matches:

@@ -123,10 +123,20 @@ def test_every_tensor_must_fit(saved, change):
     else:
         state[name] = torch.zeros(3, 3)
     save_file(state, path, {"config": json.dumps(json.loads(SMALL.to_json())), **HEADER})
-    with pytest.raises(LinGlueError, match="do not fit") as caught:
+    with pytest.raises(LinGlueError, match="for the configuration in its header") as caught:
         load_network(path)
     assert "\n" not in str(caught.value)
     assert ("surplus" if change == "extra" else name) in str(caught.value)
+
+
+def test_weights_that_are_no_numbers_are_refused(saved):
+    path, network = saved
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    name = next(iter(state))
+    state[name].view(-1)[0] = torch.nan
+    save_file(state, path, {"config": SMALL.to_json(), **HEADER})
+    with pytest.raises(LinGlueError, match=f"{name} holds NaN"):
+        load_network(path)
 
 
 def test_packaged_sift_weights_load():

@@ -1,5 +1,7 @@
 """Models for other programs."""
 
+import json
+
 import cv2
 import numpy as np
 import pytest
@@ -55,3 +57,25 @@ def test_missing_images_are_named(model, tmp_path):
     with pytest.raises(LinGlueError, match="3 of its images are not found"):
         export_undistorted(model, {}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_transforms_for_nerfstudio(model, tmp_path):
+    images = {}
+    for image in read_model(model).images.values():
+        images[image.name] = tmp_path / "images" / image.name
+        images[image.name].parent.mkdir(exist_ok=True)
+        camera = image.camera
+        cv2.imwrite(str(images[image.name]), np.full((camera.height, camera.width, 3), 99, np.uint8))
+    export_undistorted(model, images, tmp_path / "out")
+    transforms = json.loads((tmp_path / "out" / "transforms.json").read_text())
+    assert (tmp_path / "out" / transforms["ply_file_path"]).is_file()
+    assert len(transforms["frames"]) == 3
+    flat = read_model(tmp_path / "out" / "sparse" / "0")
+    for frame in transforms["frames"]:
+        stored = cv2.imread(str(tmp_path / "out" / frame["file_path"]))
+        assert stored.shape[:2] == (frame["h"], frame["w"])
+        image = flat.find_image_with_name(frame["file_path"].removeprefix("images/"))
+        point = next(iter(flat.points3D.values())).xyz
+        seen = np.linalg.inv(frame["transform_matrix"]) @ [*point, 1]  # x right, y up, z back
+        pixel = [frame["cx"] - frame["fl_x"] * seen[0] / seen[2], frame["cy"] + frame["fl_y"] * seen[1] / seen[2]]
+        assert np.allclose(pixel, image.project_point(point), atol=1e-6)

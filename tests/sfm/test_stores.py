@@ -31,7 +31,7 @@ NAMES = [
 def make_features(seed, count=20, shaped=True):
     rng = np.random.default_rng(seed)
     return Features(
-        keypoints=rng.uniform(0, 5000, (count, 2)),
+        keypoints=rng.uniform(0, 4000, (count, 2)),
         descriptors=rng.normal(size=(count, 8)).astype(np.float16),
         image_size=(5000, 4000),
         scores=rng.uniform(size=count),
@@ -97,12 +97,22 @@ def test_the_last_one_put_counts(tmp_path):
 
 def test_a_damaged_file_is_put_aside_and_work_begins_again(tmp_path, caplog):
     path = tmp_path / "f.db"
-    path.write_bytes(b"this is no database at all" * 100)
-    with FeatureStore(path) as store:
+    path.write_bytes(b"SQLite format 3\0" + b"cut and overwritten" * 100)
+    with pytest.raises(LinGlueError, match=r"f\.db: damaged or another program's"):
+        FeatureStore(path)
+    with FeatureStore(path, repair=True) as store:
         assert store.names() == []
         store.put("a", "x", make_features(0))
     assert (tmp_path / "f.db.damaged-1").is_file()
     assert "kept as f.db.damaged-1" in caplog.text
+
+
+def test_another_programs_file_is_not_even_put_aside(tmp_path):
+    path = tmp_path / "f.db"
+    path.write_bytes(b"this is no database at all" * 100)
+    with pytest.raises(LinGlueError, match=r"f\.db: damaged or another program's"):
+        FeatureStore(path, repair=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["f.db"]
 
 
 def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path):

@@ -4,37 +4,61 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
+from linglue.core.paths import check_outputs
 from linglue.core.progress import Verbosity, set_verbosity, verbosity
 from linglue.errors import LinGlueError
 
 # Only the module of the command that runs is imported: matching must not load training or evaluation.
 COMMANDS = {
-    "match": "match two photographs (or two feature files) and write or draw the result",
-    "extract": "extract the features of a folder of photographs; what is there already is kept",
-    "pairs": "choose which photographs of a work folder are to be matched",
+    "match": "match two images, all images of a folder or a list of pairs, and write or draw the result",
+    "extract": "extract the features of a folder of images; what is there already is kept",
+    "pairs": "choose which images of a work folder are to be matched",
     "match-pairs": "match the chosen pairs of a work folder; what is there already is kept",
-    "reconstruct": "a folder of photographs to a sparse COLMAP model; killed runs go on where they were",
+    "reconstruct": "a folder of images to a sparse COLMAP model; killed runs resume where they were",
     "map": "a sparse model from features and matches of a work folder as they stand",
     "status": "what a work folder holds: what is current, what is stale, which images have no pose and why",
     "report": "one HTML file about a reconstruction: numbers, the model in 3D, best and worst pairs, times",
     "view": "a reconstruction, or the matches of one pair, in the browser",
     "clean": "remove from a work folder what is not current any more",
-    "localize": "camera poses of new photographs in the model of a work folder",
+    "localize": "camera poses of new images in the model of a work folder",
     "export": "features and matches of a work folder for hloc, COLMAP or numpy",
     "import-hloc": "features of an hloc file into a work folder, to be matched there",
     "match-database": "match the SIFT features of an existing COLMAP database",
     "models": "list what can be loaded: front-ends, networks, licences",
     "demo": "match a real stereo pair with known truth, draw it and count what is right",
-    "train": "train a network on a folder of photographs; killed runs go on where they were",
+    "train": "train a network on a folder of images; killed runs resume where they were",
     "train-features": "train the front-end linpoint on folders of images; killed runs resume where they were",
     "eval": "measure matchers on data with known truth, all on the same keypoints",
 }
+
+
+USAGE_ERROR = 2  # exit code of wrong options; 1 is of files and values that cannot be used
+# Options that name what is written; every other path is read.
+OUTPUTS = frozenset(
+    {
+        "output",
+        "draw",
+        "plot",
+        "hloc_features",
+        "hloc_matches",
+        "colmap_text",
+        "npz",
+        "ply",
+        "model_text",
+        "undistorted",
+    }
+)
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -44,27 +68,87 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if action.default is None or action.default is False else super()._get_help_string(action)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; the options are what --help is for."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE_ERROR, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
+
+
+class Terminated(BaseException):
+    """SIGTERM, as Ctrl-C is KeyboardInterrupt: what is open is closed, workers end, a later run resumes."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 only if its work was done. What users did wrong is one line on standard error."""
+    """Run one command.
+
+    Args:
+        arguments: of the command line; those of the process unless given.
+
+    Returns:
+        0: the work was done. 1: it could not be, and standard error says why in one line. 130: Ctrl-C. 143: SIGTERM.
+        What argparse refuses ends the process with 2.
+    """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     chosen = next((a for a in arguments if a in COMMANDS), None)
+    name = f"linglue {chosen}" if chosen else "linglue"
+    try:
+        with _terminated_by_signal():
+            _run(chosen, arguments)
+    except LinGlueError as error:
+        return _failed(f"{name}: {error}", 1)
+    except OSError as error:  # disk full, no permission: nothing a traceback would explain better
+        return _failed(f"{name}: {error.filename or 'input/output'}: {error.strerror}", 1)
+    except KeyboardInterrupt:
+        return _failed(f"{name}: interrupted", 128 + signal.SIGINT)
+    except Terminated:
+        return _failed(f"{name}: terminated", 128 + signal.SIGTERM)
+    return 0
+
+
+def _run(chosen: str | None, arguments: Sequence[str]) -> None:
     options = _parser(chosen).parse_args(arguments)
     set_verbosity(Verbosity.QUIET if options.quiet else Verbosity.VERBOSE if options.verbose else Verbosity.NORMAL)
     levels = {Verbosity.QUIET: logging.ERROR, Verbosity.NORMAL: logging.WARNING, Verbosity.VERBOSE: logging.INFO}
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.WARNING)
     logging.getLogger("linglue").setLevel(levels[verbosity()])
+    _check_paths(options)
+    _module(options.command).run(options)
+
+
+def _check_paths(options: argparse.Namespace) -> None:
+    """No output of any command is one of its inputs or another output. A work folder may be where the images are."""
+    read: list[str | Path] = []
+    written: list[Path] = []
+    for name, value in vars(options).items():
+        for path in value if isinstance(value, list) else [value]:
+            if name in OUTPUTS and isinstance(path, Path) and not path.is_dir():
+                written.append(path)
+            elif name not in OUTPUTS and isinstance(path, str | Path):
+                read += [path, str(path).partition("::")[0]]  # FILE.h5::IMAGE
+    check_outputs([path for path in read if os.path.lexists(path)], written)
+
+
+def _failed(line: str, code: int) -> int:
+    print(line, file=sys.stderr)
+    return code
+
+
+@contextmanager
+def _terminated_by_signal() -> Iterator[None]:
+    """SIGTERM raises `Terminated` in the block; threads other than the main one cannot have handlers."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, stop)
     try:
-        _module(options.command).run(options)
-    except LinGlueError as error:
-        print(f"linglue {options.command}: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:  # disk full, no permission: nothing a traceback would explain better
-        print(f"linglue {options.command}: {error.filename or 'input/output'}: {error.strerror}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"linglue {options.command}: interrupted", file=sys.stderr)
-        return 130
-    return 0
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _module(name: str) -> Any:
@@ -73,7 +157,7 @@ def _module(name: str) -> Any:
 
 def _parser(chosen: str | None) -> argparse.ArgumentParser:
     """All commands by name, the options of the chosen one only."""
-    parser = argparse.ArgumentParser(prog="linglue", description="Matches keypoints between photographs.")
+    parser = _Parser(prog="linglue", description="Matches keypoints between images.")
     parser.add_argument("--version", action="version", version=f"linglue {version('linglue')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():

@@ -173,8 +173,8 @@ def device(options: argparse.Namespace) -> str:
 
     name: str = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=name).item()  # "meta" holds no numbers
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise LinGlueError(f"--device is {name!r}, which cannot be used; expected cpu, or cuda with a GPU") from error
     return name
 
@@ -188,7 +188,7 @@ def check_output(path: Path | None, suffixes: tuple[str, ...]) -> None:
     """Refuse an output file that could not be written before any work is done."""
     if path is None:
         return
-    if path.suffix not in suffixes:
+    if path.suffix.lower() not in suffixes:
         raise LinGlueError(f"{path}: output ends in {path.suffix or 'nothing'}, expected {', '.join(suffixes)}")
     if path.is_dir():
         raise LinGlueError(f"{path}: is a folder, expected a file")

@@ -55,6 +55,12 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
         metavar="NAMES",
         help=f"methods beside linglue, of {', '.join(MATCHERS.names())}, or package:Name",
     )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help="exactly these instead: MATCHER, FRONT_END:MATCHER or FRONT_END:MATCHER@WEIGHTS, e.g. aliked:lightglue",
+    )
     common.add_front_end(parser)
     common.add_extraction(parser)
     common.add_weights(parser)
@@ -86,7 +92,7 @@ def _add_scenes(parser: argparse.ArgumentParser, summary: str) -> None:
 
 
 def _add_homography(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder of sequences v_* and i_*")
+    parser.add_argument("data", type=Path, nargs="+", metavar="DATA", help="folders of sequences v_* and i_*")
     _add_plot(parser)
     parser.add_argument(
         "--estimators",
@@ -144,7 +150,7 @@ def run(options: argparse.Namespace) -> None:
     if options.plot is not None:
         common.check_output(options.plot, plots.SUFFIXES)
         plots.check_plotting()
-    if options.threshold is not None and options.threshold <= 0:
+    if options.threshold is not None and not 0 < options.threshold < float("inf"):
         raise LinGlueError(f"--threshold is {options.threshold}, expected a positive number of pixels")
     if options.peers is not None:
         os.environ[ENVIRONMENT] = str(options.peers)  # worker processes must find them, too
@@ -163,6 +169,8 @@ def run(options: argparse.Namespace) -> None:
 
 def _methods(options: argparse.Namespace, report: common.Report, extract: ExtractConfig) -> list[str | MatcherConfig]:
     """The compared methods in the order given, LinGlue last; without a network for these features, without it."""
+    if options.methods:
+        return list(dict.fromkeys(options.methods))
     known = [*MATCHERS.names(), *([COLMAP] if options.task == "reconstruction" else [])]
     unknown = [name for name in options.compare if name not in known and ":" not in name]
     if unknown:

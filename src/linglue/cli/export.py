@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--undistorted",
         type=Path,
         metavar="DIR",
-        help="images without distortion and their model, as 3DGS and nerfstudio read them; a new folder",
+        help="images without distortion, their model as 3DGS reads it, transforms.json for nerfstudio; a new folder",
     )
     parser.add_argument("--images", type=Path, metavar="DIR", help="the images; where they were unless given")
     common.add_json(parser)
@@ -92,6 +92,8 @@ def _check_outputs(options: argparse.Namespace, work: Workspace) -> None:
     common.check_output(options.ply, (".ply",))
     if options.npz is not None:
         common.check_folder(options.npz)
+    if options.images is not None and not options.images.is_dir():
+        raise LinGlueError(f"{options.images}: no such folder, expected the folder of the images")
     for folder in (options.model_text, options.undistorted):
         if folder is not None:
             check_new_folder(folder)

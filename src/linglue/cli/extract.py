@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Do what `linglue extract` was asked for, and report it."""
-    if options.output.suffix == ".npz":
+    if options.output.suffix.lower() == ".npz":
         _extract_one(options)
     else:
         _extract_folder(options)
@@ -59,7 +59,7 @@ def _extract_folder(options: argparse.Namespace) -> None:
     settings = config.settings()  # what the front-end lacks is said before anything is written
     report = common.Report(options.json)
     work = Workspace(options.output)
-    with work.locked(), work.features() as store:
+    with work.locked(), work.features(repair=True) as store:
         if store.imported():
             if not options.overwrite:
                 raise LinGlueError(
@@ -69,8 +69,12 @@ def _extract_folder(options: argparse.Namespace) -> None:
         found = scan_images(options.images, store, scan, work.not_images(options.images))
         result = extract_images(found.images, config, store, workers)
         stale = len(store.stale())
+        problems = [*found.problems, *result.problems]
+        if not result.images:
+            for problem in problems:
+                report.line(problem)
+            raise LinGlueError(f"{options.images}: none of its images could be used, expected at least one")
         work.note(extract=settings, images=str(options.images.absolute()))
-    problems = [*found.problems, *result.problems]
     report.line(
         f"{result.made} images extracted, {result.kept} were there already; "
         f"{result.keypoints} {config.features} keypoints in {len(result.images)} images",
@@ -85,5 +89,3 @@ def _extract_folder(options: argparse.Namespace) -> None:
     for problem in [*problems, *found.notes]:
         report.line(problem)
     report.finish()
-    if not result.images:
-        raise LinGlueError(f"{options.images}: none of its images could be used")

@@ -51,13 +51,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _load(options: argparse.Namespace, name: str) -> Features:
     made_by = front_end(options.features)
-    found = load_hloc_features(options.file, name, made_by.name, options.hloc_dog)
-    if found.dim != made_by.dim:
-        raise LinGlueError(
-            f"{options.file}: descriptors of {name!r} have {found.dim} entries, expected {made_by.dim} "
-            f"for {made_by.name}"
-        )
-    return found
+    return load_hloc_features(options.file, name, made_by.name, options.hloc_dog, made_by.dim)
 
 
 def _check_kind(store: FeatureStore, kind: str, overwrite: bool) -> None:

@@ -77,12 +77,10 @@ def run(options: argparse.Namespace) -> None:
     need("pycolmap", "linglue localize")
     common.check_output(options.output, (".txt",))
     details = options.output.with_suffix(DETAILS_SUFFIX)
-    given = [options.queries, options.images, options.intrinsics, options.weights, options.extractor_weights]
-    check_outputs(given, [options.output, details])
+    check_outputs([options.queries], [options.output, details])
     work = Workspace(options.map)
     check_map(work)
     device = common.device(options)
-    details = options.output.with_suffix(DETAILS_SUFFIX)
     read_record(details)  # another's file of that name is refused before any work
     how = _extraction(options, work, device)
     asked = MatcherConfig(features=front_end(how.features).name, weights=options.weights, device=device)
@@ -91,8 +89,13 @@ def run(options: argparse.Namespace) -> None:
     settings = map_settings(work, config, {"extract": how.settings(), "matcher": dict(build_matcher(asked).settings)})
     matcher = partial(Matcher.from_pretrained, how.features, how.weights, options.weights, device)
     queries, problems = find_queries(options.queries, options.images, options.intrinsics)
+    if not queries:
+        why = f" ({problems[0]})" if problems else ""
+        raise LinGlueError(f"{options.queries}: none of its images could be used{why}, expected at least one")
 
     found = localize_queries(queries, lambda: Localizer.from_work(work.folder, matcher(), config), settings, details)
+    if not found.located:
+        raise LinGlueError(f"{options.queries}: none of its images could be used ({found.problems[0]})")
     poses = {located.name: located.pose for located in found.located if located.pose is not None}
     write_poses(options.output, poses)
 
@@ -114,8 +117,6 @@ def run(options: argparse.Namespace) -> None:
         report.line(problem)
     report.line(f"written: {options.output}, {details}", output=str(options.output), details=str(details))
     report.finish()
-    if not found.located:
-        raise LinGlueError(f"{options.queries}: none of its images could be used")
 
 
 def _extraction(options: argparse.Namespace, work: Workspace, device: str) -> ExtractConfig:

@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
     device = common.device(options)
     workers = common.workers(options, device)
     report = common.Report(options.json)
-    with work.locked(), work.features() as features, work.matches() as matches:
+    with work.locked(), work.features() as features, work.matches(repair=True) as matches:
         state = current_state(work, features, matches)
         if not state.pairs:
             raise LinGlueError(f"{work.pairs}: holds no pair of current images, expected a list of `linglue pairs`")

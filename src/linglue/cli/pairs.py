@@ -7,6 +7,7 @@ from pathlib import Path
 
 from linglue.cli import common
 from linglue.cli.pair_options import add_pairs, pairs_config
+from linglue.errors import LinGlueError
 from linglue.io.pair_list import write_pairs
 from linglue.sfm.pairs import choose_pairs
 from linglue.sfm.reconstruct import pairs_fingerprint
@@ -29,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Do what `linglue pairs` was asked for, and report it."""
     config, work = pairs_config(options), common.check_work(options.work)
+    if options.images is not None and not options.images.is_dir():
+        raise LinGlueError(f"{options.images}: no such folder, expected the folder of the images")
     report = common.Report(options.json)
     with work.locked(), work.features() as features:
         work.check_free([work.pairs], options.overwrite)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from linglue.errors import LinGlueError
+
+LOCK = ".linglue.lock"  # in a folder
 
 _log = logging.getLogger(__name__)
 
@@ -19,11 +21,12 @@ def locked(path: str | Path, wait: bool = True) -> Iterator[None]:
     """Hold a folder, or a file that need not exist, alone while the block runs.
 
     Args:
-        path: The lock file, named so that it is nobody else's, lies in the folder or beside the file.
+        path: The lock file, named so that it is nobody else's, lies in the folder or beside the file while the block
+            runs, and after that only if the process was killed.
         wait: For another process to finish, with a line that says so, instead of a LinGlueError.
     """
     path = Path(path)
-    file = path / ".linglue.lock" if path.is_dir() else path.with_name(f".linglue-{path.name}.lock")
+    file = path / LOCK if path.is_dir() else path.with_name(f".linglue-{path.name}.lock")
     if not file.parent.is_dir():  # which would be made
         raise LinGlueError(f"{path}: cannot be locked, {file.parent} is no folder")
     lock = FileLock(file)
@@ -34,6 +37,8 @@ def locked(path: str | Path, wait: bool = True) -> Iterator[None]:
     try:
         yield
     finally:
+        with suppress(OSError):  # Windows removes no open file
+            file.unlink()  # who waits for it sees that and begins again
         lock.release()
 
 

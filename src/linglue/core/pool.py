@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import cv2
@@ -59,15 +61,17 @@ def run_all(
     threads = max(1, (os.cpu_count() or 1) // workers)
     # Forked children of a process that has used OpenMP can hang, hence spawn.
     context = multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, context, _start_worker, (make, threads)) as pool:
         waiting = iter(tasks)
         running: dict[Future[Any], Task] = {}
         try:
             while True:
-                for task in waiting:
-                    running[pool.submit(_work_on, task)] = task
-                    if len(running) >= IN_FLIGHT * workers:
-                        break
+                with _without_interrupts():  # workers are started here
+                    for task in waiting:
+                        running[pool.submit(_work_on, task)] = task
+                        if len(running) >= IN_FLIGHT * workers:
+                            break
                 if not running:
                     return
                 for job in wait(running, return_when=FIRST_COMPLETED).done:
@@ -78,6 +82,22 @@ def run_all(
             ) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            if running:  # interrupted, or not asked for the rest
+                for worker in set(multiprocessing.active_children()) - before:
+                    worker.terminate()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Ctrl-C reaches all processes of a terminal. Those started in the block never see it: their parent ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 _work: Callable[[Any], Any] | None = None

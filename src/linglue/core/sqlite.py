@@ -14,6 +14,7 @@ from linglue.errors import LinGlueError
 
 LAYOUT = 2  # of the tables; kept in the file as its user_version
 MARK = 0x4C47_4C55  # "LGLU", kept in the file as its application_id: this file is ours
+HEADER = b"SQLite format 3\0"  # every database begins with it
 PATIENCE = 60.0  # seconds to wait for another process that is writing
 
 _log = logging.getLogger(__name__)
@@ -22,13 +23,16 @@ _log = logging.getLogger(__name__)
 class SqliteFile:
     """An open file with the tables of `SCHEMA`; every `_write` is a transaction of its own. Closes with its block.
 
-    A file that is no database is put aside, never overwritten; one that is not ours is refused and never changed. A
-    file in a folder that cannot be written is only read.
+    A file that is not ours is refused and never changed. One in a folder that cannot be written is only read.
+
+    Args:
+        path: The file, made if it is not there.
+        repair: A damaged database is put aside, and work begins again; else it is refused.
     """
 
     SCHEMA: str  # CREATE TABLE IF NOT EXISTS name …
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, repair: bool = False) -> None:
         self.path = path
         if path.is_file() and not (os.access(path.parent, os.W_OK) and os.access(path, os.W_OK)):
             self._open_read_only()
@@ -39,6 +43,11 @@ class SqliteFile:
         except sqlite3.OperationalError as error:  # locked, no permission, full: the file itself is fine
             raise self._complaint(error) from error
         except sqlite3.DatabaseError as error:
+            if not repair or not _has_header(path):
+                raise LinGlueError(
+                    f"{path}: damaged or another program's, expected a file that LinGlue made; what it held is made "
+                    "again if you move it away"
+                ) from error
             # Nobody should have to find and delete a file by hand: keep the damaged one aside and begin again.
             aside = _free_name(path)
             path.replace(aside)
@@ -46,6 +55,19 @@ class SqliteFile:
                 path.with_name(path.name + side_file).unlink(missing_ok=True)
             _log.warning("%s: damaged (%s), kept as %s; its work is done again", path, error, aside.name)
             self._open()
+
+    @classmethod
+    def check(cls, path: Path) -> None:
+        """Refuse a database that is not ours; reads only."""
+        if not _has_header(path):
+            return  # what opens it says what is wrong
+        connection = _read_only(path)
+        try:
+            _is_ours(path, connection)
+        except sqlite3.Error:
+            return
+        finally:
+            connection.close()
 
     def close(self) -> None:
         """Nothing can be read or written afterwards; leaving the block does the same."""
@@ -67,18 +89,16 @@ class SqliteFile:
             raise
 
     def _open_read_only(self) -> None:
-        # Without write permission SQLite reads a file in WAL mode only if it is told that nobody can change it.
-        mode = "mode=ro" if self.path.with_name(f"{self.path.name}-wal").exists() else "immutable=1"
-        self._connection = sqlite3.connect(f"{self.path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
+        self._connection = _read_only(self.path)
         try:
             with self._translated():
-                self._is_ours()
+                _is_ours(self.path, self._connection)
         except BaseException:
             self.close()
             raise
 
     def _prepare(self) -> None:
-        ours = self._is_ours()
+        ours = _is_ours(self.path, self._connection)
         # Readers and a writer do not wait for each other; what a killed writer leaves is cleared by the next.
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = NORMAL")
@@ -86,19 +106,6 @@ class SqliteFile:
             self._connection.executescript(
                 f"BEGIN IMMEDIATE; {self.SCHEMA}PRAGMA application_id = {MARK}; PRAGMA user_version = {LAYOUT}; COMMIT;"
             )
-
-    def _is_ours(self) -> bool:
-        """Whether the file has our tables; False for an empty one, an error for another's."""
-        (mark,) = self._connection.execute("PRAGMA application_id").fetchone()
-        (layout,) = self._connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = self._connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-        if (mark, layout) == (MARK, LAYOUT):
-            return True
-        if (mark, layout, tables) == (0, 0, 0):
-            return False
-        if mark == MARK:
-            raise LinGlueError(f"{self.path}: has layout {layout}, expected {LAYOUT}: made by another LinGlue")
-        raise LinGlueError(f"{self.path}: is another program's SQLite file, expected one that LinGlue made")
 
     def _read(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
         """Rows of a query, one at a time."""
@@ -134,7 +141,32 @@ class SqliteFile:
             raise self._complaint(error) from error
 
     def _complaint(self, error: sqlite3.Error) -> LinGlueError:
-        return LinGlueError(f"{self.path}: {error}; what was finished is kept, the same command goes on from there")
+        return LinGlueError(f"{self.path}: {error}; what was finished is kept, the same command resumes from there")
+
+
+def _read_only(path: Path) -> sqlite3.Connection:
+    # Without write permission SQLite reads a file in WAL mode only if it is told that nobody can change it.
+    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
+
+
+def _is_ours(path: Path, connection: sqlite3.Connection) -> bool:
+    """Whether a file has our tables; False for an empty one, an error for another's."""
+    (mark,) = connection.execute("PRAGMA application_id").fetchone()
+    (layout,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+    if (mark, layout) == (MARK, LAYOUT):
+        return True
+    if (mark, layout, tables) == (0, 0, 0):
+        return False
+    if mark == MARK:
+        raise LinGlueError(f"{path}: has layout {layout}, expected {LAYOUT}: made by another LinGlue")
+    raise LinGlueError(f"{path}: is another program's SQLite file, expected one that LinGlue made")
+
+
+def _has_header(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(HEADER)) == HEADER
 
 
 def _free_name(path: Path) -> Path:

@@ -40,12 +40,12 @@ class ColmapConfig:
 
 def reconstruct_by_colmap(
     images: Path,
-    photos: Sequence[ImageFile],
+    files: Sequence[ImageFile],
     cameras: Mapping[str, pycolmap.Camera],
     work: Workspace,
     config: ColmapConfig,
 ) -> Summary:
-    """The largest model of the photographs below `images`, in `work.model`, unless the folder has it already.
+    """The largest model of the images below `images`, in `work.model`, unless the folder has it already.
 
     `cameras`: known intrinsics by name, kept as they are; without any, COLMAP's own guess is refined. The seconds of
     the summary are those of a whole stage; the matching's are without the verification.
@@ -53,7 +53,7 @@ def reconstruct_by_colmap(
     made_from = settings_hash(
         {
             "colmap": quiet_pycolmap(_PURPOSE).__version__,
-            "photos": {photo.name: photo.sha256 for photo in photos},
+            "images": {file.name: file.sha256 for file in files},
             "cameras": {name: [c.model.name, *c.params.tolist()] for name, c in cameras.items()},
             "max_keypoints": config.max_keypoints,
             "resize": config.resize,
@@ -64,7 +64,7 @@ def reconstruct_by_colmap(
     if finished is not None:
         return finished
     watch = Stopwatch("cpu")
-    names = [photo.name for photo in photos]
+    names = [file.name for file in files]
     with tqdm(total=4, desc="colmap", unit="stage", disable=None) as bar:
         with atomic_path(work.database) as database:
             with watch.stage("extract"):

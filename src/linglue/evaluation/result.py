@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tabulate import SEPARATING_LINE, tabulate
 
@@ -75,11 +75,12 @@ class Result:
         return "\n\n".join([*(table.markdown() if markdown else table.text() for table in tables), self.note])
 
     def json(self) -> dict[str, Any]:
-        """Everything but the rows; infinite numbers (failed estimates) are None, which every JSON reader takes."""
+        """All of it, with the rows; infinite numbers (failed estimates) are None, which every JSON reader takes."""
         content: dict[str, Any] = json_values(
             {
                 "settings": self.settings,
                 "results": self.summary,
+                self.row_kind: self.rows,
                 "missing": self.missing,
                 "problems": list(self.problems),
             }
@@ -129,6 +130,43 @@ def _pose_errors(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> dict[st
             for method in methods
         }
         for scene, methods in summary.items()
+    }
+
+
+class PairValues(Protocol):
+    """What the scores of a pair have in common, whatever was measured."""
+
+    @property
+    def pair(self) -> str:
+        """Its name."""
+
+    @property
+    def keypoints(self) -> tuple[int, int]:
+        """Numbers in the two images."""
+
+    @property
+    def matches(self) -> int:
+        """How many."""
+
+    @property
+    def correct(self) -> int:
+        """How many of them."""
+
+    @property
+    def seconds(self) -> float:
+        """Of matching alone."""
+
+
+def pair_columns(method: str, score: PairValues) -> dict[str, Any]:
+    """The first columns of the row of a method and a pair."""
+    return {
+        "method": method,
+        "pair": score.pair,
+        "keypoints0": score.keypoints[0],
+        "keypoints1": score.keypoints[1],
+        "matches": score.matches,
+        "correct": score.correct,
+        "seconds": round(score.seconds, 6),
     }
 
 

@@ -12,6 +12,7 @@ import torch
 
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import CONFIDENCE, MAX_ITERATIONS, RobustSettings
+from linglue.evaluation.methods import Prepared
 from linglue.sfm.extract import ExtractConfig
 
 TIME_NOTE = (
@@ -36,17 +37,33 @@ def common_settings(
     return settings
 
 
-def size_note(extract: ExtractConfig) -> str:
-    """How features were taken, in words."""
-    size = f"longer side at most {extract.resize}" if extract.resize else "original size"
-    return f"{extract.features}, at most {extract.max_keypoints} keypoints, {size}"
+def size_note(prepared: Prepared, extract: ExtractConfig) -> str:
+    """How features were taken, in words.
+
+    Args:
+        prepared: the methods, each with its front-end.
+        extract: the front-end where there are no methods.
+    """
+    configs = [config for config, _ in prepared.by_front_end()] or [extract]
+    names = ", ".join(dict.fromkeys(config.extractor().kind for config in configs))
+    first = configs[0]
+    size = f"longer side at most {first.resize}" if first.resize else "original size"
+    return f"{names}, at most {first.max_keypoints} keypoints, {size}"
 
 
-def extraction_note(extract: ExtractConfig, methods: Mapping[str, Mapping[str, Any]]) -> str:
-    """How features were taken, and how many pairs there are."""
+def extraction_note(prepared: Prepared, extract: ExtractConfig, methods: Mapping[str, Mapping[str, Any]]) -> str:
+    """How features were taken, and how many pairs there are.
+
+    Args:
+        prepared: the methods, each with its front-end.
+        extract: the common front-end.
+        methods: of a summary: values by method.
+    """
     first = next(iter(methods.values()))
+    kept = sorted({round(values["keypoints"]) for values in methods.values()})
+    mean = f"{kept[0]}" if len(kept) == 1 else f"{kept[0]} to {kept[-1]}"
     return (
-        f"settings: {size_note(extract)} ({first['keypoints']:.0f} keypoints on average); {first['pairs']} pairs, "
+        f"settings: {size_note(prepared, extract)} ({mean} keypoints on average); {first['pairs']} pairs, "
         "means per pair"
     )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from linglue.core.fingerprint import code_sha256, file_sha256, settings_hash
 from linglue.errors import LinGlueError
+from linglue.evaluation.methods import Prepared
 from linglue.io.pair_list import make_pair
 from linglue.matcher import MatcherConfig
 from linglue.sfm.extract import ExtractConfig, Extracted, extract_images
@@ -34,7 +35,13 @@ _FEATURE_CODE = ("features", "geometry/pixels.py", "io/images.py", "types.py")
 
 @dataclass(frozen=True)
 class Pair:
-    """Two images of one group (sequence or scene), in one folder."""
+    """Two images of one group (sequence or scene).
+
+    Args:
+        group: name of the group.
+        image0: in the folder of the group.
+        image1: in the same folder.
+    """
 
     group: str
     image0: Path
@@ -89,6 +96,26 @@ def extract_named(
         images.append(ImageFile(name, path, sha256))
     done = extract_images(images, extract, store, workers)
     return Extracted(done.images, [*problems, *done.problems], done.made, done.kept, done.keypoints)
+
+
+def predict(work: Path, pairs: Sequence[Pair], methods: Prepared) -> tuple[int, dict[str, list[Prediction]]]:
+    """Predictions of all methods, whatever their front-ends, for the pairs of one group.
+
+    Args:
+        work: work folder.
+        pairs: of one group.
+        methods: what `evaluation.methods.prepare` made.
+
+    Returns:
+        How many predictions were made, and all predictions by method, in the order of the pairs.
+    """
+    made = 0
+    found: dict[str, list[Prediction]] = {}
+    for extract, matchers in methods.by_front_end():
+        predictions = Predictions(work, pairs[0].group, extract)
+        made += predictions.make(pairs, matchers)
+        found |= {name: predictions.load(pairs, name) for name in matchers}
+    return made, {name: found[name] for name in methods.ready}
 
 
 class Predictions:

@@ -13,7 +13,7 @@ import numpy as np
 
 from linglue.errors import LinGlueError
 from linglue.geometry.pixels import resize_points
-from linglue.io.images import Image, ImageSource, Mask, as_image, shrink
+from linglue.io.images import Image, ImageSource, Mask, as_image, read_with_mask, shrink
 from linglue.types import Features, ImageSize
 
 TILE_GRID = 32  # tiles begin at multiples of this, so that cells and pyramid levels lie as in the whole image
@@ -56,7 +56,8 @@ class Extractor(ABC):
             source: a path, a numpy array (H, W[, C]) uint8 or a torch tensor ([C,] H, W) float in [0, 1].
             max_keypoints: the strongest are kept.
             resize: longer side to work at; never enlarges. None: the image as it is.
-            mask: (H, W) of the original; keypoints are found only where it is True.
+            mask: (H, W) of the original; keypoints are found only where it is True. Without, those of a file are not
+                found where it is transparent.
             tile: side of the squares that larger images are cut into, so that they need little memory.
 
         Example:
@@ -65,14 +66,10 @@ class Extractor(ABC):
             >>> len(Sift().extract(camera(), max_keypoints=100))
             100
         """
-        if max_keypoints < 1:
-            raise LinGlueError(f"max_keypoints is {max_keypoints}, expected at least 1")
-        if resize is not None and resize < 16:
-            raise LinGlueError(f"resize is {resize}, expected a longer side of at least 16 pixels")
-        smallest = 2 * self.tile_overlap + TILE_GRID
-        if tile is not None and tile < smallest:
-            raise LinGlueError(f"tile is {tile}, expected at least {smallest} pixels")
+        self.check_settings(max_keypoints, resize, tile)
         tile = tile or self.default_tile
+        if mask is None and isinstance(source, str | Path):
+            source, mask = read_with_mask(source)
         original = as_image(source)
         size = ImageSize(original.shape[1], original.shape[0])
         if mask is not None and mask.shape != original.shape[:2]:
@@ -86,6 +83,16 @@ class Extractor(ABC):
         else:
             features = self._detect_tiles(image, max_keypoints, mask, tile)
         return _to_original(features.strongest(max_keypoints), size, ImageSize(image.shape[1], image.shape[0]))
+
+    def check_settings(self, max_keypoints: int, resize: int | None, tile: int | None) -> None:
+        """Refuse what `extract` would refuse, before any image is read; the arguments are its own."""
+        if max_keypoints < 1:
+            raise LinGlueError(f"max_keypoints is {max_keypoints}, expected at least 1")
+        if resize is not None and resize < 16:
+            raise LinGlueError(f"resize is {resize}, expected a longer side of at least 16 pixels")
+        smallest = 2 * self.tile_overlap + TILE_GRID
+        if tile is not None and tile < smallest:
+            raise LinGlueError(f"tile is {tile}, expected at least {smallest} pixels")
 
     def _empty(self, size: ImageSize) -> Features:
         """No keypoints, of a front-end without scales and orientations."""
@@ -103,7 +110,8 @@ class Extractor(ABC):
             part = self.detect(
                 image[y0:y1, x0:x1].copy(), max_keypoints, None if mask is None else mask[y0:y1, x0:x1].copy()
             )
-            part = replace(part, keypoints=part.keypoints + np.array([x0, y0], dtype=np.float32))
+            whole = ImageSize(image.shape[1], image.shape[0])
+            part = replace(part, keypoints=part.keypoints + np.array([x0, y0], dtype=np.float32), image_size=whole)
             # A keypoint belongs to the tile whose core holds its pixel, so none is found twice.
             pixel = np.rint(part.keypoints)
             inside = np.all((pixel >= core[:2]) & (pixel < core[2:]), axis=1)

@@ -36,7 +36,7 @@ def find_weights(name: str, given: str | Path | None) -> Path:
     if not cached.is_file():
         raise LinGlueError(
             f"front-end {name} needs a weights file: `linglue models --fetch {name}` puts it at {cached}, "
-            f"or give the path of {front_end.weights_source}"
+            f"or say --extractor-weights (in Python extractor_weights=) with {front_end.weights_source}"
         )
     return cached
 
@@ -56,7 +56,9 @@ def load_weights(
         raise LinGlueError(f"{path}: not a PyTorch weights file, expected {expected}") from error
     # DISK's authors wrap the state dict.
     state = state.get("extractor", state) if isinstance(state, dict) else None
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not all(
+        isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in state.items()
+    ):
         raise LinGlueError(f"{path}: holds no state dict, expected {expected}")
     state = {**fill, **state}
     want = {name: tuple(value.shape) for name, value in net.state_dict().items()}
@@ -67,4 +69,6 @@ def load_weights(
                 f"{path}: {name} has shape {have.get(name, 'none (missing)')}, "
                 f"expected {want.get(name, 'no such tensor')}; expected {expected}"
             )
+        if not state[name].isfinite().all():
+            raise LinGlueError(f"{path}: {name} holds NaN or infinite values, expected {expected}")
     net.load_state_dict(state, strict=True)

@@ -19,6 +19,9 @@ from linglue.core.paths import check_name
 from linglue.errors import LinGlueError
 from linglue.types import Features, FloatArray, ImageSize, IndexArray
 
+ENOUGH = 8  # keypoints from which descriptors show what made them
+UNIT_SLACK = 0.1  # of a descriptor's length, for files in half precision
+LEARNED = frozenset({"superpoint", "aliked", "disk", "linpoint"})
 _DATASETS = ("keypoints", "descriptors", "scores", "keypoint_scores", "image_size", "scales", "oris")
 
 
@@ -35,11 +38,18 @@ def list_hloc_images(path: str | Path) -> list[str]:
     return sorted(names)
 
 
-def load_hloc_features(path: str | Path, name: str, kind: str = "unknown", dog: bool = False) -> Features:
-    """Features of the image `name`.
+def load_hloc_features(
+    path: str | Path, name: str, kind: str = "unknown", dog: bool = False, dim: int | None = None
+) -> Features:
+    """Features of one image of a file.
 
-    `dog` is for files of hloc's DoG extractor: it stores orientations in degrees (here radians) and as scales the
-    sigma of the blob (here its diameter, twice that).
+    Args:
+        path: the file.
+        name: of the image.
+        kind: the front-end that made them; descriptors that cannot be its are refused.
+        dog: the file is of hloc's DoG extractor: it stores orientations in degrees (here radians) and as scales the
+            sigma of the blob (here its diameter, twice that).
+        dim: length that the descriptors must have, if that is known.
     """
     with _opened(path, "r") as file:
         group = file.get(name)
@@ -57,7 +67,7 @@ def load_hloc_features(path: str | Path, name: str, kind: str = "unknown", dog: 
         scales = None if scales is None else 2 * scales.astype(np.float32)
         oris = None if oris is None else np.deg2rad(oris.astype(np.float32))
     try:
-        return Features(
+        found = Features(
             keypoints=arrays["keypoints"],
             descriptors=arrays["descriptors"].T,  # stored as (D, N)
             image_size=ImageSize(*arrays["image_size"].tolist()),
@@ -66,8 +76,13 @@ def load_hloc_features(path: str | Path, name: str, kind: str = "unknown", dog: 
             oris=oris,
             kind=kind,
         )
+        if dim not in (None, found.dim):
+            raise LinGlueError(f"descriptors have {found.dim} entries, expected {dim} for {kind}")
+        _check_kind(found)
     except (TypeError, ValueError) as error:  # LinGlueError is a ValueError
-        raise LinGlueError(f"{path}: image {name!r}: {error}") from error
+        hint = "; files of hloc's DoG need --hloc-dog" if str(error).startswith("oris") and not dog else ""
+        raise LinGlueError(f"{path}: image {name!r}: {error}{hint}") from error
+    return found
 
 
 def save_hloc_features(path: str | Path, features: Iterable[tuple[str, Features]]) -> None:
@@ -134,6 +149,19 @@ def load_hloc_matches(path: str | Path, name0: str, name1: str) -> tuple[IndexAr
                     indices, scores = _matches(group)
                     return indices[:, ::-1] if reverse else indices, scores
     raise LinGlueError(f"{path}: no matches of {name0!r} and {name1!r} in the file")
+
+
+def _check_kind(features: Features) -> None:
+    """Files do not say which front-end made them, but SIFT's histograms have no negative entries, all others do."""
+    if features.kind == "unknown" or len(features) < ENOUGH:
+        return
+    length = float(np.median(np.linalg.norm(features.descriptors, axis=1)))
+    if abs(length - 1) > UNIT_SLACK:
+        raise LinGlueError(f"descriptors have a length of {length:.3g}, expected {features.kind}'s, of length 1")
+    histograms = bool(features.descriptors.min() >= 0)
+    if histograms != (features.kind == "sift") and features.kind in LEARNED | {"sift"}:
+        have = "no negative entries, as SIFT's have" if histograms else "negative entries, as learned ones have"
+        raise LinGlueError(f"descriptors have {have}, expected those of {features.kind}")
 
 
 def _put(file: h5py.File, path: str | Path, name: str, features: Features) -> None:

@@ -1,13 +1,18 @@
-"""Photographs as arrays: reading with EXIF rotation applied, and shrinking."""
+"""Images as arrays: reading with EXIF rotation applied, where they are opaque, and shrinking."""
 
 from __future__ import annotations
 
+import contextlib
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image as PillowImage
+from PIL import ImageOps
 
 from linglue.errors import LinGlueError
 
@@ -16,10 +21,16 @@ Mask = NDArray[np.bool_]  # (H, W), True where keypoints are allowed
 ImageSource = str | Path | Image | torch.Tensor
 
 MIN_SIDE = 16  # pixels; below this no front-end can place a descriptor
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".ppm", ".pgm", ".jp2"})
+BY_OPENCV = {".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".ppm", ".pgm", ".jp2"}
+BY_PILLOW = {".gif", ".avif", ".heic", ".heif"}  # where Pillow can, HEIC with the package pillow-heif
+IMAGE_SUFFIXES = frozenset(BY_OPENCV | BY_PILLOW)
+_PNG = b"\x89PNG\r\n\x1a\n"
+_PILLOW_FORMATS = ("GIF", "AVIF", "HEIF")
+OVERSHOOT = 0.1  # beyond 0 and 1, as interpolation leaves it
+_DEPTHS = (8, 10, 12, 14, 16)  # bits that cameras and scanners have in files of 16
 
 
-def _decode(path: Path, flags: int) -> NDArray[np.uint8]:
+def _decode(path: Path, flags: int) -> NDArray[Any]:
     """Decode by content, not by extension, and through memory, so that any path Python can open works."""
     if not path.is_file():
         raise LinGlueError(f"{path}: no such image file")
@@ -27,24 +38,96 @@ def _decode(path: Path, flags: int) -> NDArray[np.uint8]:
         data = np.fromfile(path, dtype=np.uint8)
     except OSError as error:
         raise LinGlueError(f"{path}: cannot be read ({error.strerror})") from error
+    if data[: len(_PNG)].tobytes() == _PNG and not _is_sound(path):  # libpng itself writes to standard error
+        raise LinGlueError(f"{path}: damaged, expected a PNG file with sound checksums")
+    level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # one line is enough, and it is ours
     try:
         image = cv2.imdecode(data, flags) if data.size else None
     except cv2.error:  # absurd sizes in a damaged header
         image = None
+    finally:
+        cv2.utils.logging.setLogLevel(level)
     if image is None:
-        raise LinGlueError(f"{path}: not an image that can be decoded (expected: JPEG, PNG, TIFF, WebP, BMP, …)")
-    return np.asarray(image, dtype=np.uint8)
+        image = _decode_by_pillow(path)
+    if image is None:
+        needs = " (HEIC needs the package pillow-heif)" if path.suffix.lower() in (".heic", ".heif") else ""
+        raise LinGlueError(f"{path}: not an image that can be decoded, expected JPEG, PNG, TIFF, WebP, BMP, …{needs}")
+    return np.asarray(image)
+
+
+def _is_sound(path: Path) -> bool:
+    """Whether the checksums of a PNG file are right."""
+    try:
+        with PillowImage.open(path) as image:
+            image.verify()
+    except Exception:  # Pillow raises many types on damaged files
+        return False
+    return True
+
+
+def _decode_by_pillow(path: Path) -> NDArray[np.uint8] | None:
+    """(H, W, 3) BGR of the formats that OpenCV lacks; None where Pillow lacks them, too."""
+    with contextlib.suppress(ImportError):
+        import_module("pillow_heif").register_heif_opener()
+    try:
+        with PillowImage.open(path, formats=_PILLOW_FORMATS) as image:
+            rgb = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    except Exception:  # Pillow raises many types on files that are no images
+        return None
+    return np.ascontiguousarray(rgb[..., ::-1])
 
 
 def read_image(path: str | Path) -> Image:
-    """(H, W, 3) RGB uint8 at full resolution with the EXIF rotation applied; 16-bit and grey files are converted."""
-    rgb = cv2.cvtColor(_decode(Path(path), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    """(H, W, 3) RGB uint8 at full resolution with the EXIF rotation applied; grey files are converted.
+
+    Of files with 16 bits per value, the bits in use decide what is white: 12-bit images are not dark.
+    """
+    pixels = _decode(Path(path), cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
+    if pixels.dtype == np.uint16:
+        brightest = int(pixels.max())
+        pixels = pixels >> (next(bits for bits in _DEPTHS if brightest < 2**bits) - 8)
+    elif pixels.dtype != np.uint8:
+        pixels = _decode(Path(path), cv2.IMREAD_COLOR)  # OpenCV's way with floating point
+    rgb = cv2.cvtColor(pixels.astype(np.uint8), cv2.COLOR_BGR2RGB)
     return _check_size(np.asarray(rgb, dtype=np.uint8), str(path))
 
 
 def read_mask(path: str | Path) -> Mask:
     """A mask image: keypoints are kept where it is not black."""
-    return _decode(Path(path), cv2.IMREAD_GRAYSCALE) > 0
+    return np.asarray(_decode(Path(path), cv2.IMREAD_GRAYSCALE) > 0)
+
+
+def read_with_mask(path: str | Path, mask: str | Path | None = None) -> tuple[Image, Mask | None]:
+    """An image, and where it may have keypoints: not where it is transparent, nor where its mask is black.
+
+    Args:
+        path: The image.
+        mask: The file of its mask, of the same size.
+
+    Returns:
+        What `read_image` gives, and (H, W); None: everywhere.
+    """
+    image = read_image(path)
+    opaque = _read_opaque(Path(path), image.shape[:2])
+    if mask is None:
+        return image, opaque
+    keep = read_mask(mask)
+    if keep.shape != image.shape[:2]:
+        have, want = (f"{shape[1]}x{shape[0]}" for shape in (keep.shape, image.shape))
+        raise LinGlueError(f"{mask}: mask is {have} pixels, expected the size of {path}, {want}")
+    return image, keep if opaque is None else keep & opaque
+
+
+def _read_opaque(path: Path, shape: tuple[int, ...]) -> Mask | None:
+    """(H, W), False where the image is fully transparent; None for images without transparency."""
+    try:
+        with PillowImage.open(path) as image:
+            if not image.has_transparency_data:
+                return None
+            alpha = np.asarray(ImageOps.exif_transpose(image).convert("RGBA").getchannel("A"))
+    except Exception:  # whoever decodes the image says what is wrong with it
+        return None
+    return None if alpha.all() or alpha.shape != shape else alpha > 0
 
 
 def as_image(source: ImageSource) -> Image:
@@ -56,6 +139,9 @@ def as_image(source: ImageSource) -> Image:
             raise LinGlueError(
                 f"image tensor has shape {tuple(source.shape)} and type {source.dtype}, expected float (C, H, W)"
             )
+        low, high = (float(value) for value in (source.min(), source.max())) if source.numel() else (0.0, 0.0)
+        if not -OVERSHOOT <= low <= high <= 1 + OVERSHOOT:  # NaN, too
+            raise LinGlueError(f"image tensor has values from {low:.4g} to {high:.4g}, expected 0 to 1")
         array = source.detach().cpu().float().clamp(0, 1).mul(255).round().byte().numpy()
         array = array if array.ndim == 2 else np.moveaxis(array, 0, -1)
     else:

@@ -32,8 +32,7 @@ def save_features(path: str | Path, features: Features) -> None:
     for name in _OPTIONAL:
         if getattr(features, name) is not None:
             arrays[name] = getattr(features, name)
-    with atomic_path(path) as partial:
-        np.savez(partial, **arrays)
+    _write_npz(path, arrays)
 
 
 def load_features(path: str | Path) -> Features:
@@ -54,11 +53,16 @@ def load_features(path: str | Path) -> Features:
         raise LinGlueError(f"{path}: {error}") from error
 
 
-def save_matches(path: str | Path, matches: Matches) -> None:
+def save_matches(path: str | Path, matches: Matches, more: Mapping[str, NDArray[Any]] | None = None) -> None:
     """Write the matches of one pair, as .json if that is the suffix, else .npz; both hold the same names.
 
     SuperGlue's: keypoints0/1 (N, 2), matches (N0,) int64 into keypoints1 with -1, match_confidence (N0,), 0 if none.
     Ours: points0/1 (K, 2), indices (K, 2), scores (K,), pair_score, image_size0/1. Descriptors are not included.
+
+    Args:
+        path: the file.
+        matches: of one pair.
+        more: arrays to be kept with them, such as the fundamental matrix, by names of their own.
     """
     path = _checked_suffix(path, (".npz", ".json"))
     index0, index1 = matches.indices.T
@@ -78,14 +82,14 @@ def save_matches(path: str | Path, matches: Matches) -> None:
         "pair_score": np.array(matches.pair_score, dtype=np.float64),
         "image_size0": np.array(matches.features0.image_size, dtype=np.int64),
         "image_size1": np.array(matches.features1.image_size, dtype=np.int64),
+        **(more or {}),
     }
     if path.suffix.lower() == ".json":
         text = json.dumps({name: array.tolist() for name, array in arrays.items()})
         with atomic_path(path) as partial:
             partial.write_text(text)
     else:
-        with atomic_path(path) as partial:
-            np.savez(partial, **arrays)
+        _write_npz(path, arrays)
 
 
 def load_matches(path: str | Path) -> Matches:
@@ -123,6 +127,11 @@ def load_matches(path: str | Path) -> Matches:
 def _rows(points: NDArray[Any]) -> NDArray[Any]:
     """(N, 2) also when there are none: an empty JSON list has lost its second dimension."""
     return points.reshape(0, 2) if points.size == 0 else points
+
+
+def _write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
+    with atomic_path(path) as partial, partial.open("wb") as file:  # given a name, numpy would add .npz to .NPZ
+        np.savez(file, **arrays)
 
 
 def _checked_suffix(path: str | Path, allowed: tuple[str, ...]) -> Path:

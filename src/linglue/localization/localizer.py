@@ -14,13 +14,14 @@ from linglue.core.progress import progress
 from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import colmap_from_pixel, quiet_pycolmap
+from linglue.io.colmap.model_files import check_model_files
 from linglue.io.images import ImageSource
 from linglue.localization.absolute_pose import PURPOSE, ModelPoints, PoseConfig, PoseEstimate, estimate_pose
 from linglue.matcher import MAX_KEYPOINTS, RESIZE, Matcher
 from linglue.sfm.cameras import DEFAULT_FOCAL, CameraConfig, assign_cameras
 from linglue.sfm.retrieval import TOP, LoadFeatures, Retrieval
 from linglue.sfm.sparse_model import read_model
-from linglue.sfm.workspace import Workspace
+from linglue.sfm.workspace import MODEL_FILES, Workspace
 from linglue.types import Features, ImageSize
 
 if TYPE_CHECKING:
@@ -164,10 +165,14 @@ class _Packed:
 
 
 def check_map(work: Workspace) -> None:
-    """Refuse a folder in which `linglue reconstruct` has not finished."""
+    """Refuse a folder in which `linglue reconstruct` has not finished, or whose model is damaged."""
     for path in (work.features_file, work.model):
         if not path.exists():
             raise LinGlueError(f"{work.folder}: holds no {path.name}, expected a folder of `linglue reconstruct`")
+    for name in MODEL_FILES:
+        if not any((work.model / name).with_suffix(suffix).is_file() for suffix in (".bin", ".txt")):
+            raise LinGlueError(f"{work.model}: holds no {name}, expected a model of COLMAP")
+    check_model_files(work.model)
 
 
 def _check_same_keypoints(work: Workspace, image: pycolmap.Image, features: Features) -> None:

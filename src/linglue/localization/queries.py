@@ -45,8 +45,10 @@ def find_queries(source: Path, images: Path | None, intrinsics: str | None) -> t
         return _from_paths({source.name: source}, intrinsics)
     if intrinsics is not None:
         raise LinGlueError(f"--intrinsics is {intrinsics}, expected only with a folder; the list {source} has its own")
-    if images is None or not images.is_dir():
-        raise LinGlueError(f"{source}: is a list of queries, expected only with --images and the folder they lie in")
+    if images is None:
+        raise LinGlueError(f"{source}: is a list of queries, expected --images and the folder they lie in with it")
+    if not images.is_dir():
+        raise LinGlueError(f"{images}: no such folder, expected the one that the images of {source} lie in")
     queries, problems = [], []
     for name, camera in read_intrinsics(source).items():
         try:

@@ -38,7 +38,9 @@ def find_weights(name: str) -> Path:
     path = packaged_weights(name)
     if not path.is_file():
         there = ", ".join(sorted(p.stem for p in PACKAGED.glob("*.safetensors")))
-        raise LinGlueError(f"no network for {name!r} features is packaged (there are: {there}); give your own weights")
+        raise LinGlueError(
+            f"no network for {name!r} features is packaged (there are: {there}), expected your own with --weights"
+        )
     return path
 
 
@@ -84,9 +86,15 @@ def load_network(path: str | Path, device: torch.device | str = "cpu") -> tuple[
     network = LinGlue(info.config)
     with safe_open(path, framework="pt") as file:
         state = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 (not a dict)
-    try:
-        network.load_state_dict(state)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise LinGlueError(f"{path}: tensors do not fit the configuration in its header ({reason})") from error
+    want, have = ({name: tuple(v.shape) for name, v in tensors.items()} for tensors in (network.state_dict(), state))
+    for name in sorted(want.keys() | have.keys()):
+        if want.get(name) != have.get(name):
+            raise LinGlueError(
+                f"{path}: {name} has shape {have.get(name, 'none (missing)')}, "
+                f"expected {want.get(name, 'no such tensor')} for the configuration in its header"
+            )
+    broken = next((name for name, value in state.items() if not value.isfinite().all()), None)
+    if broken is not None:
+        raise LinGlueError(f"{path}: {broken} holds NaN or infinite values, expected finite weights")
+    network.load_state_dict(state)
     return network.to(device).eval(), info

@@ -55,6 +55,8 @@ class CameraConfig:
             raise LinGlueError(
                 f"{self.intrinsics}: no such file of intrinsics, expected a file, fx,fy,cx,cy and MODEL,p1,p2,…"
             )
+        if self.intrinsics is not None:  # all that can be wrong without knowing the images is said at once
+            read_intrinsics(Path(self.intrinsics)) if Path(self.intrinsics).is_file() else _parse(self.intrinsics)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +129,9 @@ def _given_cameras(sizes: Mapping[str, ImageSize], config: CameraConfig) -> tupl
 
 def _one_for_all(sizes: Mapping[str, ImageSize], text: str) -> tuple[dict[str, Any], list[str]]:
     """The camera that `text` describes, for all images of the most frequent size."""
-    where = f"intrinsics {text!r}"
-    fields = [part.strip() for part in text.split(",")]
-    model = fields.pop(0) if fields[0][:1].isalpha() else _PINHOLE
+    model, params = _parse(text)
     size, _ = Counter(sorted(sizes.values())).most_common(1)[0]
-    camera = _make_camera(model, _numbers(fields, where), size, where)
+    camera = _make_camera(model, params, size, f"intrinsics {text!r}")
     problems = [
         f"{name}: is {other.width}x{other.height} pixels, the given intrinsics are of {size.width}x{size.height}; "
         "its own are estimated"
@@ -139,6 +139,16 @@ def _one_for_all(sizes: Mapping[str, ImageSize], text: str) -> tuple[dict[str, A
         if other != size
     ]
     return {name: camera for name, other in sizes.items() if other == size}, problems
+
+
+def _parse(text: str) -> tuple[str, list[float]]:
+    """Model and parameters of fx,fy,cx,cy or MODEL,p1,p2,…"""
+    where = f"intrinsics {text!r}"
+    fields = [part.strip() for part in text.split(",")]
+    model = fields.pop(0) if fields[0][:1].isalpha() and fields[0].lower() not in ("nan", "inf") else _PINHOLE
+    params = _numbers(fields, where)
+    _check_count(model, params, where)
+    return model, params
 
 
 def _estimated_cameras(
@@ -211,16 +221,7 @@ def _sharing_keys(
 
 def _make_camera(model: str, params: list[float], size: ImageSize, where: str) -> Any:
     """A camera with given intrinsics, checked."""
-    pycolmap = quiet_pycolmap(_PURPOSE)
-    _check_model(model, where)
-    # Made with some focal length first: COLMAP aborts on lists of the wrong length.
-    camera = pycolmap.Camera.create_from_model_name(
-        pycolmap.INVALID_CAMERA_ID, model, float(max(size)), size.width, size.height
-    )
-    if len(params) != len(camera.params):
-        raise LinGlueError(
-            f"{where}: {model} has {len(params)} parameters, expected {len(camera.params)}: {camera.params_info}"
-        )
+    camera = _check_count(model, params, where, size)
     camera.params = params
     camera.has_prior_focal_length = True
     if camera.has_bogus_params(*FOCAL_RANGE, MAX_EXTRA):
@@ -228,6 +229,20 @@ def _make_camera(model: str, params: list[float], size: ImageSize, where: str) -
             f"{where}: parameters {camera.params_info} = {', '.join(f'{p:g}' for p in params)} fit no image of "
             f"{size.width}x{size.height} pixels, expected focal lengths of {FOCAL_RANGE[0]:g} to {FOCAL_RANGE[1]:g} "
             "times the longer side and a principal point inside"
+        )
+    return camera
+
+
+def _check_count(model: str, params: list[float], where: str, size: ImageSize = ImageSize(1000, 1000)) -> Any:  # noqa: B008
+    """A camera of the model with some focal length: COLMAP aborts on lists of the wrong length."""
+    pycolmap = quiet_pycolmap(_PURPOSE)
+    _check_model(model, where)
+    camera = pycolmap.Camera.create_from_model_name(
+        pycolmap.INVALID_CAMERA_ID, model, float(max(size)), size.width, size.height
+    )
+    if len(params) != len(camera.params):
+        raise LinGlueError(
+            f"{where}: {model} has {len(params)} parameters, expected {len(camera.params)}: {camera.params_info}"
         )
     return camera
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import cv2
+import numpy as np
 
 from linglue.core.atomic import atomic_folder, atomic_path
 from linglue.errors import LinGlueError
@@ -16,20 +19,34 @@ from linglue.geometry.colmap import quiet_pycolmap
 from linglue.io.images import read_image
 from linglue.sfm.sparse_model import read_model, registered_names
 
+if TYPE_CHECKING:
+    import pycolmap
+
 JPEG_QUALITY = 96  # of images that must be written anew
 
+POINTS = "points.ply"
 _PURPOSE = "a 3D model"
 
 
 def export_ply(model: Path, target: Path) -> None:
-    """The points of the model in a folder, with their colours, as a PLY file."""
+    """The points of a model, with their colours, as a PLY file.
+
+    Args:
+        model: folder of the model.
+        target: the file, replaced if it is there.
+    """
     points = read_model(model)
     with atomic_path(target) as partial:
         points.export_PLY(partial)
 
 
 def export_text(model: Path, target: Path) -> None:
-    """The model as COLMAP's text files in a new folder."""
+    """The model as COLMAP's text files.
+
+    Args:
+        model: its folder.
+        target: a new folder.
+    """
     found = read_model(model)
     spaced = next((name for name in registered_names(found) if len(name.split()) != 1), None)
     if spaced is not None:
@@ -39,7 +56,8 @@ def export_text(model: Path, target: Path) -> None:
 
 
 def export_undistorted(model: Path, images: Mapping[str, Path], target: Path) -> int:
-    """Undistorted images and their model in a new folder: images/ and sparse/0/, as 3DGS and nerfstudio read them.
+    """Undistorted images and their model in a new folder: images/ and sparse/0/ as 3DGS reads them, and nerfstudio's
+    transforms.json with points.ply.
 
     Args:
         model: folder of the model.
@@ -64,7 +82,28 @@ def export_undistorted(model: Path, images: Mapping[str, Path], target: Path) ->
         for entry in partial.iterdir():  # COLMAP's scripts for dense stereo
             if entry.name not in ("images", "sparse"):
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        undistorted = read_model(partial / "sparse" / "0")
+        undistorted.export_PLY(partial / POINTS)
+        text = json.dumps(_transforms(undistorted), indent=1, ensure_ascii=False)
+        (partial / "transforms.json").write_text(text + "\n", encoding="utf-8")
     return len(names)
+
+
+def _transforms(model: pycolmap.Reconstruction) -> dict[str, Any]:
+    """What nerfstudio and instant-ngp read: a pinhole camera and a pose (world from camera, y up, z back) per image."""
+    frames = []
+    for image in sorted(map(model.image, model.reg_image_ids()), key=lambda image: str(image.name)):
+        camera = model.camera(image.camera_id)
+        fx, fy, cx, cy = (float(value) for value in camera.params)  # of a PINHOLE, as undistorting leaves them
+        pose = np.vstack([image.cam_from_world().inverse().matrix(), [0, 0, 0, 1]]) * [1, -1, -1, 1]  # (4, 4)
+        frames.append(
+            {
+                "file_path": f"images/{image.name}",
+                "transform_matrix": pose.tolist(),
+                **{"fl_x": fx, "fl_y": fy, "cx": cx, "cy": cy, "w": camera.width, "h": camera.height},
+            }
+        )
+    return {"camera_model": "OPENCV", "ply_file_path": POINTS, "frames": frames}
 
 
 def _link_upright(source: Path, target: Path) -> None:

@@ -14,7 +14,7 @@ from linglue.errors import LinGlueError
 from linglue.features import DEFAULT_FEATURES, MAX_KEYPOINTS, RESIZE, make_extractor
 from linglue.features.base import Extractor
 from linglue.io.exif import upright_size
-from linglue.io.images import read_image, read_mask
+from linglue.io.images import read_with_mask
 from linglue.sfm.scan import ImageFile
 from linglue.sfm.store import FeatureStore
 from linglue.types import Features
@@ -42,9 +42,11 @@ class ExtractConfig:
         }
 
     def extractor(self) -> Extractor:
-        """The front-end; what it lacks is a LinGlueError."""
+        """The front-end; what it lacks, and settings that it refuses, are a LinGlueError."""
         changed = self.weights.stat().st_mtime_ns if self.weights is not None and self.weights.is_file() else 0
-        return _build(self.features, self.weights, self.device, changed)
+        extractor = _build(self.features, self.weights, self.device, changed)
+        extractor.check_settings(self.max_keypoints, self.resize, self.tile)
+        return extractor
 
 
 @lru_cache(maxsize=2)
@@ -127,11 +129,7 @@ class _Worker:
     def __call__(self, image: ImageFile) -> Features | str:
         c = self.config
         try:
-            pixels = read_image(image.path)
-            mask = None if image.mask is None else read_mask(image.mask)
-            if mask is not None and mask.shape != pixels.shape[:2]:
-                have, want = (f"{shape[1]}x{shape[0]}" for shape in (mask.shape, pixels.shape))
-                raise LinGlueError(f"{image.mask}: mask is {have} pixels, expected its image's size {want}")
-            return c.extractor().extract(pixels, c.max_keypoints, c.resize, mask, c.tile)
+            pixels, usable = read_with_mask(image.path, image.mask)
+            return c.extractor().extract(pixels, c.max_keypoints, c.resize, usable, c.tile)
         except LinGlueError as error:
             return f"{image.name}: left out ({str(error).removeprefix(f'{image.path}: ')})"

@@ -54,6 +54,8 @@ class MappingConfig:
         MAPPERS.get(self.mapper)
         if self.threads != -1 and self.threads < 1:
             raise LinGlueError(f"threads is {self.threads}, expected at least 1, or -1 for all cores")
+        if not 0 <= self.seed < 2**31:
+            raise LinGlueError(f"seed is {self.seed}, expected 0 to {2**31 - 1}")
 
 
 @dataclass(frozen=True, eq=False)

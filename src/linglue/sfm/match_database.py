@@ -74,6 +74,9 @@ def _choose(
             raise LinGlueError(
                 f"{path}: has no matches whose pairs could be used, expected pairs {EXHAUSTIVE} or a list"
             )
+        lost = next((number for pair in chosen for number in pair if number not in images), None)
+        if lost is not None:
+            raise LinGlueError(f"{path}: has matches of image {lost}, expected it among its {len(images)} images")
     elif pairs == EXHAUSTIVE:
         chosen = list(combinations(images, 2))
         if not chosen:

@@ -147,6 +147,8 @@ def from_list(request: PairRequest) -> list[Pair]:
         raise LinGlueError("pairs method is 'list' but no list is given, expected a file of pairs")
     known = set(request.names)
     pairs = read_pairs(path)
+    if not pairs:
+        raise LinGlueError(f"{path}: holds no pair, expected two names per line with a tab between them")
     for name in (name for pair in pairs for name in pair):
         if name not in known:
             raise LinGlueError(f"{path}: no image is called {name!r}, expected the names of the {len(known)} images")

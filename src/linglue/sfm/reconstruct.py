@@ -53,28 +53,29 @@ def reconstruct(images: Path, work: Workspace, config: ReconstructConfig | None 
     """
     config = config or ReconstructConfig()
     watch = Stopwatch("cpu")
-    with work.locked():
-        work.check_free(work.outputs(), config.overwrite)
-        with work.features() as features, work.matches() as matches:
-            with watch.stage("extract"):
-                found = scan_images(images, features, config.scan, work.not_images(images))
-                extracted = extract_images(found.images, config.extract, features, config.workers)
-                _check_enough(images, extracted)
-                if not features.imported():
-                    work.note(extract=config.extract.settings(), images=str(images.absolute()))
-            with watch.stage("pairs"):
-                pairs = _choose(config, found, extracted, features, work)
-            with watch.stage("match"):
-                match_pairs(pairs, config.matcher, features, matches, config.workers)
-            inputs = Inputs(
-                names=[image.name for image in extracted.images],
-                paths={image.name: image.path for image in extracted.images},
-                pairs=pairs,
-                problems=(*found.problems, *extracted.problems),
-                notes=tuple(found.notes),
-                settings={**_settings(config, features), "pairs": asdict(config.pairs)},
-            )
-            return map_stores(work, features, matches, inputs, config.cameras, config.mapping, config.pictures, watch)
+    work.check_free(work.outputs(), config.overwrite)  # before anything is written, a lock included
+    with work.locked(), work.features(repair=True) as features, work.matches(repair=True) as matches:
+        with watch.stage("extract"):
+            found = scan_images(images, features, config.scan, work.not_images(images))
+            if config.pairs.method == "list":  # its names are checked before hours of work
+                choose_pairs(config.pairs, _listed(found), features.get)
+            extracted = extract_images(found.images, config.extract, features, config.workers)
+            _check_enough(images, extracted)
+            if not features.imported():
+                work.note(extract=config.extract.settings(), images=str(images.absolute()))
+        with watch.stage("pairs"):
+            pairs = _choose(config, found, extracted, features, work)
+        with watch.stage("match"):
+            match_pairs(pairs, config.matcher, features, matches, config.workers)
+        inputs = Inputs(
+            names=[image.name for image in extracted.images],
+            paths={image.name: image.path for image in extracted.images},
+            pairs=pairs,
+            problems=(*found.problems, *extracted.problems),
+            notes=tuple(found.notes),
+            settings={**_settings(config, features), "pairs": asdict(config.pairs)},
+        )
+        return map_stores(work, features, matches, inputs, config.cameras, config.mapping, config.pictures, watch)
 
 
 def map_work(
@@ -96,6 +97,8 @@ def map_work(
         overwrite: replace what LinGlue did not make, too.
     """
     watch = Stopwatch("cpu")
+    if not work.matches_file.is_file():
+        raise LinGlueError(f"{work.folder}: holds no matches, expected a folder of `linglue match-pairs`")
     with work.locked():
         work.check_free([path for path in work.outputs() if path != work.pairs], overwrite)
         with work.features() as features, work.matches() as matches:
@@ -133,8 +136,7 @@ def _choose(
     if work.is_made(work.pairs, made_from):
         return read_pairs(work.pairs)
     # A list may name images that turned out useless; what is wrong with them is told already.
-    listed = {image.name for image in found.images} | found.duplicates
-    names = listed if config.pairs.method == "list" else usable
+    names = _listed(found) if config.pairs.method == "list" else usable
     pairs = choose_pairs(config.pairs, names, features.get, usable)
     pairs = [pair for pair in pairs if usable.keys() >= set(pair)]
     if not pairs:
@@ -142,6 +144,11 @@ def _choose(
     with work.making(work.pairs, made_from):
         write_pairs(work.pairs, pairs)
     return pairs
+
+
+def _listed(found: Scan) -> set[str]:
+    """Names that a list of pairs may have."""
+    return {image.name for image in found.images} | found.duplicates
 
 
 def pairs_fingerprint(config: PairsConfig, names: Sequence[str] | Mapping[str, Any], features: FeatureStore) -> str:

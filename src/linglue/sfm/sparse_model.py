@@ -15,6 +15,7 @@ from linglue.core.atomic import atomic_folder
 from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
+from linglue.io.colmap.model_files import check_model_files
 from linglue.io.images import read_image
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def read_model(folder: Path) -> pycolmap.Reconstruction:
     """A model in COLMAP's binary or text files."""
     if not folder.is_dir():
         raise LinGlueError(f"{folder}: no such folder, expected one with a COLMAP model")
+    check_model_files(folder)
     try:
         return quiet_pycolmap(_PURPOSE).Reconstruction(folder)
     except (ValueError, RuntimeError) as error:

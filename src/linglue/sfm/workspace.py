@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from linglue.core.atomic import atomic_path, remove_leftovers
-from linglue.core.lock import locked
+from linglue.core.lock import LOCK, locked
 from linglue.errors import LinGlueError
 from linglue.sfm.store import FeatureStore, MatchStore
 
@@ -72,11 +73,13 @@ class Workspace:
         """All that is made from features and matches."""
         return (self.pairs, self.database, self.model, self.retrieval, *self.drawings, self.summary)
 
-    def features(self) -> FeatureStore:
-        return FeatureStore(self.features_file)
+    def features(self, repair: bool = False) -> FeatureStore:
+        """The features, open; a damaged store is refused, unless `repair` says to put it aside and begin again."""
+        return FeatureStore(self.features_file, repair)
 
-    def matches(self) -> MatchStore:
-        return MatchStore(self.matches_file)
+    def matches(self, repair: bool = False) -> MatchStore:
+        """The matches, open; see `features`."""
+        return MatchStore(self.matches_file, repair)
 
     def not_images(self, images: Path) -> list[Path]:
         """What a scan of the folder `images` must pass over: a work folder inside it, or what is ours beside them."""
@@ -89,14 +92,26 @@ class Workspace:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Work alone in the folder. A second process waits and then finds the work done; a killed one holds no lock."""
+        """Work alone in the folder. A second process waits and then finds the work done; a killed one holds no lock.
+
+        A new folder in which nothing could be done is removed again.
+        """
+        self._check_stores()
+        new = [path for path in (self.folder, *self.folder.parents) if not path.exists()]  # innermost first
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LinGlueError(f"{self.folder}: cannot be made a folder ({error.strerror})") from error
-        with locked(self.folder):
-            remove_leftovers(self.folder)
-            yield
+        try:
+            with locked(self.folder):
+                remove_leftovers(self.folder)
+                yield
+        except LinGlueError:
+            if new and self._is_empty():
+                shutil.rmtree(self.folder)
+                for parent in new[1:]:
+                    parent.rmdir()
+            raise
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -174,6 +189,25 @@ class Workspace:
             removed.append(path)
         self._write_notes(notes)
         return removed
+
+    def _check_stores(self) -> None:
+        """Refuse another program's files before anything, a lock included, is written beside them."""
+        if self.record.exists():
+            return
+        for path, store in ((self.features_file, FeatureStore), (self.matches_file, MatchStore)):
+            if path.is_file():
+                store.check(path)
+
+    def _is_empty(self) -> bool:
+        """Whether the folder holds nothing that anybody would miss."""
+        stores = {self.features_file, self.matches_file}
+        ours = {file.with_name(file.name + end) for file in stores for end in ("", "-wal", "-shm")}
+        if not set(self.folder.iterdir()) <= ours | {self.record, self.folder / LOCK}:
+            return False
+        if not self.features_file.is_file():
+            return True
+        with self.features() as features:
+            return not features.stale() and not any(features.counts().values())
 
     def _write_notes(self, notes: dict[str, Any]) -> None:
         with atomic_path(self.record) as temporary:

@@ -25,6 +25,7 @@ td.bar div { background: #00897b; height: .8em; border-radius: 2px; }
 img { max-width: 100%; display: block; } figure { margin: 1em 0; } figcaption { color: #555; } .warn { color: #c62828; }
 """
 _NIGHT = "#14161a"
+_SHOWN = 3.0, 97.0  # percent: points beyond lie outside the box
 _OUTLINE = [0, 1, 2, 0, 3, 4, 0, 2, 3, 0, 4, 1]  # one stroke over all edges of a frustum
 
 
@@ -85,9 +86,10 @@ def scene_plot(scene: Scene) -> str:
     plotly, purpose = "plotly.graph_objects", "a report"
     objects, writer = need(plotly, purpose), need("plotly.io", purpose)
     x, y, z = scene.points.T
-    shades = [f"rgb({r},{g},{b})" for r, g, b in scene.colours.tolist()]
+    lighter = (40 + 0.84 * scene.colours).astype(np.uint8)  # dark points would vanish in the night
+    shades = [f"rgb({r},{g},{b})" for r, g, b in lighter.tolist()]
     cloud = objects.Scatter3d(
-        x=x, y=y, z=z, mode="markers", marker={"size": 1.6, "color": shades}, hoverinfo="skip", name="points"
+        x=x, y=y, z=z, mode="markers", marker={"size": 2, "color": shades}, hoverinfo="skip", name="points"
     )
     strokes = scene.frusta(0.03 * scene.extent)[:, _OUTLINE]  # (C, 12, 3)
     gaps = np.full((len(strokes), 1, 3), np.nan)
@@ -115,11 +117,11 @@ def _cell(value: object) -> str:
 def _layout(scene: Scene) -> dict[str, object]:
     """Nearly all that is there, seen from behind and above the cameras, with the ground below."""
     every = np.concatenate([scene.points, scene.centres])
-    low, high = np.percentile(every, [2, 98], axis=0) if len(every) else (np.zeros(3), np.ones(3))
+    low, high = np.percentile(every, _SHOWN, axis=0) if len(every) else (np.zeros(3), np.ones(3))
     if len(scene.centres):
         low, high = np.minimum(low, scene.centres.min(axis=0)), np.maximum(high, scene.centres.max(axis=0))
     forward = scene.rotations[:, 2].mean(axis=0) if len(scene.rotations) else np.array([0.0, 0.0, 1.0])
-    eye = 1.1 * (0.6 * scene.up - forward)
+    eye = 1.2 * scene.up - 1.6 * forward
     axis = {"visible": False}
     ranges = [{**axis, "range": [float(a), float(b)]} for a, b in zip(low, high, strict=True)]
     return {

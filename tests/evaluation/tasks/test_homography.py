@@ -110,6 +110,7 @@ def test_end_to_end(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     output = json.loads(capsys.readouterr().out)
     assert output["predictions_made"] == 4 * 3
     assert json.loads((work / "summary.json").read_text())["results"] == output["results"]
+    assert len(output["pairs"]) == 4 * 3 and output["pairs"][0]["split"] == "illumination"
     assert set(output["results"]) == {"overall", "illumination", "viewpoint"}
     assert list(output["results"]["overall"]) == ["mnn", "ratio", "linglue"]
     for split, pairs in (("overall", 4), ("illumination", 2), ("viewpoint", 2)):
@@ -118,7 +119,7 @@ def test_end_to_end(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert values["mma"]["3"] > 0.85 and values["correct"] > 50
         assert values["auc"]["opencv-ransac"]["5"] > 0.6
     lines = (work / "pairs.csv").read_text().splitlines()
-    assert len(lines) == 1 + 4 * 3 and lines[1].startswith("mnn,i_astronaut 1-2,illumination,")
+    assert len(lines) == 1 + 4 * 3 and lines[1].startswith("mnn,i_astronaut 1-2,")
     assert cv2.imread(str(plot)) is not None
 
     command.run(_options(*arguments, "--markdown"))
@@ -166,6 +167,20 @@ def test_library_call_gives_rows_and_tables(data: Path, tmp_path: Path) -> None:
     files = result.write(tmp_path / "out")
     assert json.loads(files["summary"].read_text())["results"] == result.json()["results"]
     assert len(files["pairs"].read_text().splitlines()) == 9
+
+
+def test_several_data_sets_and_front_ends_in_one_run(data: Path, tmp_path: Path) -> None:
+    """Sequences of the same name in two data sets do not get mixed up, and each method has its own features."""
+    other = tmp_path / "other"
+    write_data_set(other)
+    methods = ["sift:mnn", "mnn"]
+    extract = ExtractConfig(max_keypoints=150)
+    result = evaluation.homography([data, other], methods, tmp_path / "work", extract, estimators=["opencv-ransac"])
+    assert list(result.summary) == ["overall", *sorted([data.name, "other"]), "illumination", "viewpoint"]
+    assert [values["pairs"] for values in (s["mnn"] for s in result.summary.values())] == [8, 4, 4, 4, 4]
+    assert (result.made, len(result.rows)) == (16, 16)
+    again = evaluation.homography([data, other], methods, tmp_path / "work", extract, estimators=["opencv-ransac"])
+    assert again.made == 0 and again.summary == result.summary
 
 
 def test_excluded_sequences_are_left_out(data: Path) -> None:

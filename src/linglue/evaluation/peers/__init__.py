@@ -13,6 +13,13 @@ import torch
 from linglue.errors import LinGlueError
 
 ENVIRONMENT = "LINGLUE_PEERS"
+PEER_FRONT_ENDS = {"xfeat": "linglue.evaluation.peers.xfeat:XFeat"}  # front-ends that only evaluation knows
+FRONT_END_FILES = {
+    "superpoint": "superpoint_v1.pth",
+    "aliked": "aliked-n16.pth",
+    "disk": "depth-save.pth",
+    "xfeat": "xfeat.pt",
+}
 
 
 class NoWeights(LinGlueError):

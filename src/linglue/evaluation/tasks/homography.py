@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from tqdm import tqdm
 
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS, RobustSettings, check_estimators, version
-from linglue.evaluation.methods import Methods, prepare
+from linglue.evaluation.methods import Methods, Prepared, prepare
 from linglue.evaluation.metrics import auc, share_within
-from linglue.evaluation.result import Result, Table, percent, relative
-from linglue.evaluation.settings import TIME_NOTE, common_settings, extraction_note, robust_note
-from linglue.evaluation.store import PROGRESS_DELAY, Pair, Prediction, Predictions
+from linglue.evaluation.result import Result, Table, pair_columns, percent, relative
+from linglue.evaluation.settings import TIME_NOTE, check_scene_names, common_settings, extraction_note, robust_note
+from linglue.evaluation.store import PROGRESS_DELAY, Pair, Prediction, predict
 from linglue.geometry.homography import corner_error, reprojection_errors
 from linglue.io.images import IMAGE_SUFFIXES
 from linglue.sfm.extract import ExtractConfig
@@ -68,6 +68,7 @@ class PairScore:
     accuracy: tuple[float, ...]  # share of matches at most THRESHOLDS pixels off; 0 without matches
     corner_errors: Mapping[str, float]  # pixels, per estimator; infinite where it fails
     seconds: float
+    data: str = ""  # name of the data set, where there are several
 
 
 def load_pairs(data: Path) -> tuple[list[HomographyPair], list[str]]:
@@ -145,7 +146,7 @@ def score_pair(
 
 
 def evaluate(
-    data: str | Path,
+    data: str | Path | Sequence[str | Path],
     methods: Methods,
     work: str | Path,
     extract: ExtractConfig | None = None,
@@ -157,7 +158,7 @@ def evaluate(
     """Measure matchers on planar scenes: matching accuracy (D2-Net protocol) and homography AUC.
 
     Args:
-        data: folder of sequences v_* and i_* in the HPatches layout.
+        data: folder of sequences v_* and i_* in the HPatches layout, or several of them.
         methods: matchers by name, or configurations (see `evaluation.methods.prepare`).
         work: folder where features and matches are kept; what is there is not made again.
         extract: how features are taken; None: SIFT, 2048 keypoints, longer side 1024.
@@ -168,26 +169,20 @@ def evaluate(
     Returns:
         One row per method and pair; tables of accuracy and AUC per split.
     """
-    data, work, extract = Path(data), Path(work), extract or ExtractConfig(max_keypoints=2048, resize=1024)
+    folders = [Path(data)] if isinstance(data, str | Path) else [Path(folder) for folder in data]
+    work, extract = Path(work), extract or ExtractConfig(max_keypoints=2048, resize=1024)
     check_estimators(list(estimators))
+    check_scene_names(folders)
     robust = RobustSettings(threshold, seed)
-    truths, skipped = load_pairs(data)
+    loaded = {folder: load_pairs(folder) for folder in folders}
     prepared = prepare(methods, extract)
-    made = 0
-    scores: dict[str, list[PairScore]] = {name: [] for name in prepared.ready}
-    sequences = list(dict.fromkeys(truth.pair.group for truth in truths))
-    for sequence in tqdm(sequences, desc="homography", unit="sequence", disable=None, delay=PROGRESS_DELAY):
-        chosen = [truth for truth in truths if truth.pair.group == sequence]
-        pairs = [truth.pair for truth in chosen]
-        predictions = Predictions(work, sequence, extract)
-        made += predictions.make(pairs, prepared.ready)
-        for name in prepared.ready:
-            for truth, prediction in zip(chosen, predictions.load(pairs, name), strict=True):
-                scores[name].append(score_pair(truth, prediction, estimators, robust))
-    summary = summarise(scores)
+    truths = {folder.resolve().name if len(folders) > 1 else "": pairs for folder, (pairs, _) in loaded.items()}
+    made, scores = _score_all(truths, work, prepared, estimators, robust)
+    summary, rows = summarise(scores), csv_rows(scores)
+    skipped = [name for _, names in loaded.values() for name in names]
     settings = {
         **common_settings("homography", extract, prepared.settings, robust),
-        "data": str(data),
+        "data": [str(folder) for folder in folders],
         "skipped_sequences": skipped,
         "estimators": {name: version(name) for name in estimators},
         "pixels": "original images",
@@ -195,25 +190,47 @@ def evaluate(
     }
     used = ", ".join(f"{name} ({package})" for name, package in settings["estimators"].items()) or "none"
     note = (
-        f"{extraction_note(extract, summary['overall'])}; errors in original pixels, correct: at most {CORRECT} px; "
-        f"homographies by {used}, {robust_note(robust)}; {len(skipped)} sequences left out by the protocol\n{TIME_NOTE}"
+        f"{extraction_note(prepared, extract, summary['overall'])}; errors in original pixels, correct: at most "
+        f"{CORRECT} px; homographies by {used}, {robust_note(robust)}; {len(skipped)} sequences left out by the "
+        f"protocol\n{TIME_NOTE}"
     )
-    rows = csv_rows(scores)
     return Result(
         "homography", summary, rows, "pairs", tables(summary), note, settings, made, len(rows) - made, prepared.missing
     )
 
 
+def _score_all(
+    truths: Mapping[str, Sequence[HomographyPair]],
+    work: Path,
+    prepared: Prepared,
+    estimators: Sequence[str],
+    robust: RobustSettings,
+) -> tuple[int, dict[str, list[PairScore]]]:
+    """How many predictions were made, and the scores by method; `truths` by the name of the data set."""
+    made = 0
+    scores: dict[str, list[PairScore]] = {name: [] for name in prepared.ready}
+    groups = list(dict.fromkeys((data, truth.pair.group) for data, pairs in truths.items() for truth in pairs))
+    for data, sequence in tqdm(groups, desc="homography", unit="sequence", disable=None, delay=PROGRESS_DELAY):
+        chosen = [truth for truth in truths[data] if truth.pair.group == sequence]
+        new, predictions = predict(work / data, [truth.pair for truth in chosen], prepared)
+        made += new
+        for name, found in predictions.items():
+            for truth, prediction in zip(chosen, found, strict=True):
+                scores[name].append(replace(score_pair(truth, prediction, estimators, robust), data=data))
+    return made, scores
+
+
 def summarise(scores: Mapping[str, Sequence[PairScore]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Per split (overall, illumination, viewpoint; only those with pairs) and method: means over pairs.
+    """Per split (overall, data sets if several, illumination, viewpoint) and method: means over pairs.
 
     `mma` and all counts are means over pairs; `inlier_ratio` is the share of correct matches among all matches of all
     pairs; `auc` holds per estimator the AUC at AUC_THRESHOLDS; `seconds` is the median.
     """
     summary: dict[str, dict[str, dict[str, Any]]] = {}
-    for split in ("overall", *SPLITS.values()):
+    data = sorted({s.data for pairs in scores.values() for s in pairs} - {""})
+    for split in ("overall", *data, *SPLITS.values()):
         for method, all_pairs in scores.items():
-            pairs = [s for s in all_pairs if split in ("overall", s.split)]
+            pairs = [s for s in all_pairs if split in ("overall", s.split, s.data)]
             if pairs:
                 summary.setdefault(split, {})[method] = _mean(pairs)
     return summary
@@ -280,16 +297,11 @@ def csv_rows(scores: Mapping[str, Sequence[PairScore]]) -> list[dict[str, Any]]:
     """One row per method and pair."""
     return [
         {
-            "method": method,
-            "pair": s.pair,
+            **pair_columns(method, s),
             "split": s.split,
-            "keypoints0": s.keypoints[0],
-            "keypoints1": s.keypoints[1],
-            "matches": s.matches,
-            "correct": s.correct,
+            "data": s.data,
             **{f"accuracy@{t}": round(a, 6) for t, a in zip(THRESHOLDS, s.accuracy, strict=True)},
             **{f"corner_error {name}": error for name, error in s.corner_errors.items()},
-            "seconds": round(s.seconds, 6),
         }
         for method, pairs in scores.items()
         for s in pairs

@@ -25,7 +25,7 @@ from linglue.evaluation.known_poses import (
     views_of,
     write_known_database,
 )
-from linglue.evaluation.methods import Methods, prepare
+from linglue.evaluation.methods import Methods, Prepared, prepare
 from linglue.evaluation.result import Result
 from linglue.evaluation.settings import check_scene_names, common_settings, size_note
 from linglue.evaluation.store import extract_named, matches_file, scene_folder
@@ -142,10 +142,10 @@ def evaluate(
         raise LinGlueError(f"--top is {top}, expected at least 1")
     loaded = _load_all(folders, *(None if path is None else Path(path) for path in (model, truth)))
     prepared = prepare(methods, extract)
-    how = Measurement(prepared.ready, extract, pose, top, workers)
-    measured = [_measure(scene, work, how) for scene in loaded]
-    scores = {name: [score for m in measured for score in m.scores[name]] for name in prepared.ready}
-    problems = [problem for m in measured for problem in m.problems]
+    hows = [Measurement(matchers, config, pose, top, workers) for config, matchers in prepared.by_front_end()]
+    measured = [_measure(scene, work, how) for scene in loaded for how in hows]
+    scores = {name: [score for m in measured for score in m.scores.get(name, ())] for name in prepared.ready}
+    problems = list(dict.fromkeys(problem for m in measured for problem in m.problems))
     poses = [str(path) for m in measured for path in m.poses.values()]
     summary, rows = summarise(scores), csv_rows(scores)
     settings = {
@@ -154,15 +154,16 @@ def evaluate(
         "top": top,
         "pose": asdict(pose),
     }
-    results = ("localization", summary, rows, "images", tables(summary), _note(extract, pose), settings)
+    results = ("localization", summary, rows, "images", tables(summary), _note(prepared, extract, pose), settings)
     return Result(*results, len(rows), 0, prepared.missing, problems, {"poses": poses})
 
 
-def _note(extract: ExtractConfig, pose: PoseConfig) -> str:
+def _note(prepared: Prepared, extract: ExtractConfig, pose: PoseConfig) -> str:
     """The settings in a line for people."""
     return (
-        f"settings: {size_note(extract)}; known intrinsics; error at most {pose.max_error:g} px at a longer side of "
-        f"{REFERENCE_SIDE}, at least {pose.min_inliers} inliers, seed {pose.seed}; distances in the unit of the truth"
+        f"settings: {size_note(prepared, extract)}; known intrinsics; error at most {pose.max_error:g} px at a longer "
+        f"side of {REFERENCE_SIDE}, at least {pose.min_inliers} inliers, seed {pose.seed}; distances in the "
+        "unit of the truth"
     )
 
 

@@ -19,7 +19,7 @@ from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import RobustSettings, check_estimators, relative_pose, version
 from linglue.evaluation.methods import Methods, prepare
 from linglue.evaluation.metrics import auc
-from linglue.evaluation.result import Result, Table, percent, relative
+from linglue.evaluation.result import Result, Table, pair_columns, percent, relative
 from linglue.evaluation.settings import (
     TIME_NOTE,
     check_scene_names,
@@ -27,7 +27,7 @@ from linglue.evaluation.settings import (
     extraction_note,
     robust_note,
 )
-from linglue.evaluation.store import PROGRESS_DELAY, Pair, Prediction, Predictions
+from linglue.evaluation.store import PROGRESS_DELAY, Pair, Prediction, predict
 from linglue.geometry.camera import Camera, View
 from linglue.geometry.epipolar import epipolar_distances, fundamental_matrix
 from linglue.geometry.pose import Pose, direction_error, rotation_error
@@ -196,11 +196,10 @@ def evaluate(
     made = 0
     scores: dict[str, list[PairScore]] = {name: [] for name in prepared.ready}
     for truths in tqdm(loaded, desc="pose", unit="scene", disable=None, delay=PROGRESS_DELAY):
-        pairs = [truth.pair for truth in truths]
-        predictions = Predictions(work, pairs[0].group, extract)
-        made += predictions.make(pairs, prepared.ready)
-        for name in prepared.ready:
-            for truth, prediction in zip(truths, predictions.load(pairs, name), strict=True):
+        new, predictions = predict(work, [truth.pair for truth in truths], prepared)
+        made += new
+        for name, found in predictions.items():
+            for truth, prediction in zip(truths, found, strict=True):
                 scores[name].append(score_pair(truth, prediction, robust))
     summary = summarise(scores)
     settings = {
@@ -212,10 +211,10 @@ def evaluate(
         "correct": f"symmetric epipolar distance <= {CORRECT} px",
     }
     note = (
-        f"{extraction_note(extract, list(summary.values())[-1])}, at most {max_gap} images apart or as listed; "
-        f"thresholds at a longer side of {REFERENCE_SIDE}, correct: at most {CORRECT:g} px from the epipolar line in "
-        f"both images; relative pose by {version('poselib')}, {robust_note(robust)}; error: larger of rotation and "
-        f"translation direction, whose sign is ignored\n{TIME_NOTE}"
+        f"{extraction_note(prepared, extract, list(summary.values())[-1])}, at most {max_gap} images apart or as "
+        f"listed; thresholds at a longer side of {REFERENCE_SIDE}, correct: at most {CORRECT:g} px from the epipolar "
+        f"line in both images; relative pose by {version('poselib')}, {robust_note(robust)}; error: larger of "
+        f"rotation and translation direction, whose sign is ignored\n{TIME_NOTE}"
     )
     rows = csv_rows(scores)
     return Result(
@@ -279,17 +278,11 @@ def csv_rows(scores: Mapping[str, Sequence[PairScore]]) -> list[dict[str, Any]]:
     """One row per method and pair."""
     return [
         {
-            "method": method,
+            **pair_columns(method, s),
             "scene": s.scene,
-            "pair": s.pair,
-            "keypoints0": s.keypoints[0],
-            "keypoints1": s.keypoints[1],
-            "matches": s.matches,
-            "correct": s.correct,
             "precision": round(s.precision, 6),
             "rotation_error": s.rotation_error,
             "translation_error": s.translation_error,
-            "seconds": round(s.seconds, 6),
         }
         for method, pairs in scores.items()
         for s in pairs

@@ -1,11 +1,11 @@
 """3D reconstruction as the ETH local feature benchmark measures it: models of one scene by different matchers.
 
-All methods get the very same features and pairs and go through `pipeline.reconstruct`, verification, mapper and
+All methods get the very same features and pairs and go through `sfm.reconstruct`, verification, mapper and
 refinement included; only COLMAP's own pipeline does everything by itself. Known intrinsics are given to all.
 
     WORK/SCENE/HASH/features.db, intrinsics.txt, matches-METHOD.db, models-HASH/METHOD/…
 
-HASH stands for what decides the content beside the photographs, so other settings lead to other folders. What is there
+HASH stands for what decides the content beside the images, so other settings lead to other folders. What is there
 is not made again.
 """
 
@@ -96,7 +96,7 @@ class _SharedWorkspace(Workspace):
 
 
 def load_scene(folder: Path) -> KnownScene:
-    """A scene with images/ and gt/ (see `evaluation.pose`), or any folder of photographs, of which nothing is known."""
+    """A scene with images/ and gt/ (see `evaluation.pose`), or any folder of images, of which nothing is known."""
     if (folder / "gt").is_dir():
         return load_known_scene(folder)
     images = folder / "images" if (folder / "images").is_dir() else folder
@@ -135,8 +135,11 @@ def evaluate(
     # As many as one of our workers has, so that times per pair can be compared.
     threads = torch.get_num_threads() if workers == 1 else max(1, (os.cpu_count() or 1) // workers)
     colmap = ColmapConfig(extract.max_keypoints, extract.resize, threads, seed) if COLMAP in methods else None
-    how = Measurement(prepared.ready, extract, MappingConfig(seed=seed), workers, colmap)
-    scores = [score for scene in loaded for score in measure(scene, work, how)]
+    mapping = MappingConfig(seed=seed)
+    hows = [Measurement(matchers, config, mapping, workers) for config, matchers in prepared.by_front_end()]
+    if colmap is not None:
+        hows.append(Measurement({}, extract, mapping, workers, colmap))
+    scores = [score for scene in loaded for how in hows for score in measure(scene, work, how)]
     summary, made = summarise(scores), sum(score.made for score in scores)
     settings = {
         **common_settings("reconstruction", extract, prepared.settings),
@@ -151,7 +154,7 @@ def evaluate(
         csv_rows(scores),
         "cameras",
         tables(summary),
-        _note(extract, seed, colmap is not None),
+        _note(prepared, extract, seed, colmap is not None),
         settings,
         made,
         len(scores) - made,
@@ -160,10 +163,10 @@ def evaluate(
     )
 
 
-def _note(extract: ExtractConfig, seed: int, with_colmap: bool) -> str:
+def _note(prepared: Prepared, extract: ExtractConfig, seed: int, with_colmap: bool) -> str:
     """How the table came about."""
     note = (
-        f"settings: {size_note(extract)}, seed {seed}; same features, pairs, verification, mapper and robust "
+        f"settings: {size_note(prepared, extract)}, seed {seed}; same features, pairs, verification, mapper and robust "
         "refinement for all matchers; known intrinsics given where a scene has gt/; mm if its truth is in metres, "
         "after the best similarity; time: median of matching a pair"
     )
@@ -188,7 +191,7 @@ def measure(scene: KnownScene, work: Path, how: Measurement) -> list[ModelScore]
 
 
 def _write_intrinsics(path: Path, scene: KnownScene) -> str | None:
-    """The known cameras as a list for `pipeline.cameras`, if there are any."""
+    """The known cameras as a list for `sfm.cameras`, if there are any."""
     if not scene.views:
         return None
     lines = [
@@ -222,15 +225,15 @@ def _by_method(scene: KnownScene, work: Workspace, method: str, cameras: CameraC
 
 
 def _by_colmap(scene: KnownScene, work: Workspace, how: Measurement, config: ColmapConfig) -> ModelScore:
-    """The score of COLMAP's own pipeline on the photographs that the others use."""
+    """The score of COLMAP's own pipeline on the images that the others use."""
     work.folder.mkdir(parents=True, exist_ok=True)
     before = _written(work.summary)
     try:
         with work.features() as features:
             found = scan_images(scene.images, features)
-            photos = extract_images(found.images, how.extract, features, how.workers).images
+            files = extract_images(found.images, how.extract, features, how.workers).images
         cameras = {name: view.camera for name, view in scene.views.items()}
-        summary = reconstruct_by_colmap(scene.images, photos, cameras, work, config)
+        summary = reconstruct_by_colmap(scene.images, files, cameras, work, config)
     except LinGlueError as error:
         return _failed(scene, COLMAP, error)
     seconds = summary.seconds["match"] / summary.matched_pairs
