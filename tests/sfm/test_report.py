@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from chromium import screenshot
+from chromium import Browser
 from linglue.errors import LinGlueError
 from linglue.sfm.report import ReportConfig, rank_pairs, read_pair, write_report
 from linglue.sfm.summary import read_summary
@@ -70,9 +70,15 @@ def test_what_is_wrong_is_one_line(tmp_path):
 
 @pytest.mark.slow
 def test_a_browser_draws_the_model(report, tmp_path):
-    seen = screenshot(report.as_uri(), tmp_path / "page.png")
-    night = (np.abs(seen.astype(int) - [20, 22, 26]).max(axis=2) < 4).mean(axis=1)  # share of the 3D plot in each row
-    rows = seen[night > 0.5]
-    assert len(rows) > 400  # the plot is there
-    amber = np.abs(rows.astype(int) - [255, 179, 0]).max(axis=2) < 60
-    assert amber.sum() > 50  # and so are the cameras
+    def plot_is_there(seen):
+        return cameras(seen) > 50
+
+    def cameras(seen):
+        night = (np.abs(seen.astype(int) - [20, 22, 26]).max(axis=2) < 4).mean(axis=1)  # share of the plot in a row
+        amber = np.abs(seen[night > 0.5].astype(int) - [255, 179, 0]).max(axis=2) < 60
+        return int(amber.sum())
+
+    with Browser(tmp_path) as browser:
+        browser.open(report.as_uri())
+        browser.wait_for_text("Best pairs")
+        assert cameras(browser.wait_for_picture(plot_is_there)) > 50
