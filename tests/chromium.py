@@ -1,4 +1,4 @@
-"""A real browser without a screen, where there is one: opens pages, clicks, takes pictures (Chrome's DevTools protocol)."""
+"""A real browser without a screen, where there is one: opens pages, clicks, takes pictures (DevTools protocol)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,15 @@ class Browser:
         port = int(self._wait_for(folder / "profile" / "DevToolsActivePort").split()[0])
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as answer:
             page = next(target for target in json.load(answer) if target["type"] == "page")
-        self._socket = client.connect(page["webSocketDebuggerUrl"], max_size=None)
+        self._open = ExitStack()
+        self._socket = self._open.enter_context(client.connect(page["webSocketDebuggerUrl"], max_size=None))
         self._numbers = itertools.count(1)
 
     def __enter__(self) -> Browser:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
+        self._open.close()
         self._process.kill()
         self._process.wait()
 

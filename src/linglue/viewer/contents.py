@@ -80,10 +80,10 @@ class WorkContents:
         """Everything as it is now; without a model yet, the scene is empty."""
         with self.work.features() as features:
             names, paths = features.names(), features.paths()
-            current = features.made_from()
+            current, counts = features.made_from(), features.counts()
         model = self._model()
         scene = Scene.of(model, self.points) if model is not None else Scene.empty()
-        reasons = self._reasons()
+        reasons = {name: "no keypoints" for name, count in counts.items() if not count} | self._reasons()
         missing = [name for name in names if name not in set(scene.names)]
         unknown = "not among the images of the model" if scene.names else "no model yet"
         matched = {}

@@ -28,6 +28,7 @@ SIDE = 320  # pixels of an image in its frustum
 LARGE_SIDE = 1024  # pixels of an image in the panel
 MAX_IMAGES = 300  # frusta with an image; more are too much for a browser
 MAX_NAMES = 30  # listed without a pose
+NONE = "-"  # no image is chosen
 EVERY = 2.0  # seconds between two looks at the folder
 
 
@@ -97,6 +98,8 @@ class Viewer:
     def choose_pair(self, name0: str, name1: str) -> None:
         """Show the matches of two images, coloured by score."""
         with self._lock:
+            if NONE in (name0, name1):
+                return
             found = self.source.matches(name0, name1) if name0 != name1 else None
             if found is None or not {name0, name1} <= self.contents.paths.keys():
                 self._pair_text.content = "no matches of this pair, or its images are gone"
@@ -127,11 +130,11 @@ class Viewer:
             self._size_of_points = gui.add_slider("size", 0.2, 5.0, 0.1, 1.0)
         with gui.add_folder("Cameras"):
             self._graph = gui.add_checkbox("match graph", False)
-            self._names = gui.add_dropdown("image", ("-",))
+            self._names = gui.add_dropdown("image", (NONE,))
             self._chosen = gui.add_markdown("")
             self._picture = gui.add_image(np.zeros((9, 16, 3), np.uint8))
         with gui.add_folder("Two images"):
-            self._pair = [gui.add_dropdown(label, ("-",)) for label in ("first", "second")]
+            self._pair = [gui.add_dropdown(label, (NONE,)) for label in ("first", "second")]
             self._pair_text = gui.add_markdown("")
             self._pair_picture = gui.add_image(np.zeros((9, 16, 3), np.uint8))
         for handle in (self._track, self._error, self._size_of_points):
@@ -166,9 +169,8 @@ class Viewer:
             self._handles.append(_query(self.server, name, pose, FRUSTUM * scene.extent))
         self._draw_graph()
         self._text.content = describe(contents)
-        every = (*scene.names, *sorted(contents.without_pose))
         for handle in (self._names, *self._pair):
-            handle.options = every or ("-",)
+            handle.options = (NONE, *scene.names, *sorted(contents.without_pose))
 
     def _frustum(self, number: int, name: str) -> Any:
         scene, path = self.contents.scene, self.contents.paths.get(name)
