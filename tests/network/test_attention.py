@@ -53,7 +53,7 @@ def same_head(heads, size):
 def linear_attention(query, key, value):
     """query (N, H, d), key and value (M, H, d) → (N, H, d)."""
     memory = remember(positive(key.flatten(1)), value.flatten(1), same_head(*query.shape[1:]))
-    return memory.read(positive(query.flatten(1))).unflatten(1, query.shape[1:])
+    return memory.read(positive(query.flatten(1)), torch.zeros(query.shape[1:].numel())).unflatten(1, query.shape[1:])
 
 
 def pairwise(query, key, value, chosen):

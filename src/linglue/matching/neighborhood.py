@@ -1,7 +1,7 @@
 """Neighborhood selection: seeds spread over the image, and around each seed the matches that move along with it.
 
-Everything works on one direction of one pair: match i is the pair (i, index[i]). Distances are evaluated for blocks of
-seeds against all matches; no N × N array exists at any time.
+Everything works on one direction of one pair: match i is the pair (i, index[i]). A grid tells which points may be near
+a seed, so that distances to all others need not be computed, and no N × N array exists at any time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch import Tensor
 from linglue.matching.nearest import Nearest, mutual
 
 AREA_RATIO = 100.0  # an image holds this many disks of the seed radius
-BLOCK_ENTRIES = 1 << 20  # seeds × matches compared at a time
+BLOCK_ENTRIES = 1 << 18  # distances computed at a time
+CELLS = 4096  # along a side of the grid, at most
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,68 @@ def seed_radius(image_size: Tensor) -> Tensor:
     return (image_size.float().prod(-1) / (AREA_RATIO * math.pi)).sqrt()
 
 
-def within(points: Tensor, centres: Tensor, radius: Tensor) -> Tensor:
-    """(b, N) bool: point (N, 2) lies within `radius` of centre (b, 2)."""
-    dx = centres[:, 0, None] - points[:, 0]  # (b, N); by coordinate, as a third axis of length 2 is slow
-    dy = centres[:, 1, None] - points[:, 1]  # (b, N)
+class Grid:
+    """Points (N, 2) in square cells, to find those within `radius` of others without comparing all.
+
+    Example:
+        >>> grid = Grid(torch.tensor([[0.0, 0.0], [5.0, 0.0], [0.0, 1.0]]), torch.tensor(2.0))
+        >>> [point.tolist() for _, _, _, point in grid.near(torch.tensor([[0.0, 0.0]]))]
+        [[0, 2]]
+    """
+
+    def __init__(self, points: Tensor, radius: Tensor) -> None:
+        self.points, self.radius = points, radius
+        low, high = (points.amin(0), points.amax(0)) if len(points) else (points.new_zeros(2), points.new_ones(2))
+        self.low = low  # (2,)
+        # A little larger than the radius, so that rounding moves nothing two cells away.
+        self.side = torch.maximum(1.001 * radius, (high - low).max() / CELLS)  # ()
+        self.columns = int((high - low)[0].div(self.side)) + 3  # one more at either end, so that rows do not touch
+        self.cells, self.order = self._number(points).sort(stable=True)  # (N,)
+
+    def _number(self, points: Tensor) -> Tensor:
+        """(n,) the cell of each point (n, 2), counted row by row."""
+        column, row = ((points - self.low) / self.side).floor().long().unbind(1)
+        return row * self.columns + column
+
+    def near(self, centres: Tensor) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+        """Points within the radius of centres (S, 2), which must lie in the bounds of the points, in blocks of centres.
+
+        Yields:
+            start, stop: the centres of the block; then for every point found the centre, from 0 in each block, and
+            the point, (E,) and (E,), in ascending order.
+        """
+        # What is near a centre lies in three cells side by side in each of three rows.
+        rows = torch.arange(-1, 2, device=centres.device) * self.columns  # (3,)
+        cell = self._number(centres)[:, None] + rows  # (S, 3)
+        first = torch.searchsorted(self.cells, cell - 1)  # (S, 3)
+        count = torch.searchsorted(self.cells, cell + 1, right=True) - first  # (S, 3)
+        for start, stop in _ranges(count.sum(1).tolist(), BLOCK_ENTRIES):
+            part = count[start:stop].flatten()  # (3·s,)
+            run = torch.arange(len(part), device=part.device).repeat_interleave(part)  # (e,)
+            place = (
+                torch.arange(len(run), device=run.device) + (first[start:stop].flatten() - part.cumsum(0) + part)[run]
+            )
+            point, centre = self.order[place], run // 3  # (e,)
+            near = _within(self.points[point], centres[start:stop][centre], self.radius)  # (e,)
+            key = (centre[near] * len(self.points) + point[near]).sort().values  # (E,)
+            yield start, stop, key // max(1, len(self.points)), key % max(1, len(self.points))
+
+
+def _ranges(sizes: list[int], budget: int) -> Iterator[tuple[int, int]]:
+    """Ranges of consecutive entries whose sizes add up to no more than `budget`, at least one entry each."""
+    start, total = 0, 0
+    for stop, size in enumerate(sizes):
+        if stop > start and total + size > budget:
+            yield start, stop
+            start, total = stop, 0
+        total += size
+    if start < len(sizes):
+        yield start, len(sizes)
+
+
+def _within(points: Tensor, centres: Tensor, radius: Tensor) -> Tensor:
+    """(E,) bool: point (E, 2) lies within `radius` of centre (E, 2)."""
+    dx, dy = (points - centres).unbind(1)
     return dx * dx + dy * dy <= radius * radius
 
 
@@ -74,11 +133,11 @@ def select_seeds(points: Tensor, ratio: Tensor, eligible: Tensor, radius: Tensor
     best = torch.full((len(index),), len(index), dtype=index.dtype, device=index.device)
     best.scatter_reduce_(0, cell, rank, "amin")
     candidates = torch.nonzero(best[cell] == rank)[:, 0]  # (c,)
-    kept = []
-    for block in candidates.split(max(1, BLOCK_ENTRIES // len(index))):
-        beaten = (within(points, points[block], radius) & (rank[None] < rank[block, None])).any(1)  # (b,)
-        kept.append(block[~beaten])
-    return index[torch.cat(kept)]
+    beaten = torch.zeros_like(candidates, dtype=torch.bool)  # (c,)
+    for start, _, candidate, rival in Grid(points, radius).near(points[candidates]):
+        candidate = candidate + start  # (E,)
+        beaten[candidate[rank[rival] < rank[candidates[candidate]]]] = True
+    return index[candidates[~beaten]]
 
 
 @dataclass(frozen=True)
@@ -97,10 +156,10 @@ class Selection:
 
     def neighborhoods(self) -> Iterator[Neighborhoods]:
         """All matches within reach0 of the seed in image 0 and, at their other end, within reach1 of the seed's."""
-        for seeds in self.seeds.split(max(1, BLOCK_ENTRIES // max(1, len(self.index)))):
-            near = within(self.points0, self.points0[seeds], self.reach0)  # (b, N)
-            near &= within(self.matched, self.matched[seeds], self.reach1)  # (b, N)
-            seed, source = near.nonzero(as_tuple=True)  # (E,), (E,)
+        for start, stop, seed, source in Grid(self.points0, self.reach0).near(self.points0[self.seeds]):
+            seeds = self.seeds[start:stop]  # (b,)
+            near = _within(self.matched[source], self.matched[seeds[seed]], self.reach1)  # (E,)
+            seed, source = seed[near], source[near]
             yield Neighborhoods(seeds, seed, source, self.index[source])
 
 

@@ -7,6 +7,7 @@ optionally scales (B, N), oris (B, N), and mask (B, N), which is False for paddi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -37,6 +38,12 @@ def unpad(entry: Entry) -> list[dict[str, Tensor]]:
             image = {name: value if name == "image_size" else value[mask[b]] for name, value in image.items()}
         images.append(image)
     return images
+
+
+def token_slices(images: Sequence[Entry]) -> list[slice]:
+    """Where the keypoints of each image are when those of all lie one behind the other."""
+    ends = [0, *accumulate(len(image["keypoints"]) for image in images)]
+    return [slice(*bounds) for bounds in pairwise(ends)]
 
 
 def pad(rows: Sequence[Tensor], entry: Entry) -> Tensor:

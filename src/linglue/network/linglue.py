@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -27,11 +26,12 @@ from linglue.errors import LinGlueError
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import Selection, select
-from linglue.network.batch import Entry, dense_matches, matchable, pad, unpad, view, with_size
+from linglue.network.batch import Entry, dense_matches, matchable, pad, token_slices, unpad, view, with_size
 from linglue.network.config import LinGlueConfig
 from linglue.network.groups import Groups, all_groups
 
 EPSILON = 1e-6  # denominator of a query that attends to nothing
+Affine = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 BLOCK = 1024  # tokens that go through a layer at a time, so that what lies between stays in the cache
 
 
@@ -40,7 +40,7 @@ class _Positive(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = x.clamp(max=0).exp_().add_(x.clamp(min=0))
+        y = _positive(x)
         ctx.save_for_backward(y)
         return y
 
@@ -52,24 +52,28 @@ class _Positive(torch.autograd.Function):
 
 def positive(x: Tensor) -> Tensor:
     """φ(x) = elu(x) + 1, the feature map that replaces softmax attention's exponential; faster than torch's elu."""
-    return cast(Tensor, _Positive.apply(x))
+    return cast(Tensor, _Positive.apply(x)) if x.requires_grad else _positive(x)
+
+
+def _positive(x: Tensor) -> Tensor:
+    return x.exp().clamp_(max=1).add_(x.clamp(min=0))
 
 
 @dataclass(frozen=True)
 class Memory:
     """All that queries need to know of the keys and values they attend to."""
 
-    content: Tensor  # (..., C, C) Σ_j φ(K_j) V_jᵀ within heads, zero between them
-    total: Tensor  # (..., C, C) Σ_j φ(K_j) of a head in each of its columns, zero between heads
+    content: Tensor  # (C, C) Σ_j φ(K_j) V_jᵀ within heads, zero between them
+    total: Tensor  # (C, C) Σ_j φ(K_j) of a head in each of its columns, zero between heads
 
-    def read(self, query: Tensor) -> Tensor:
-        """φ(Q) (..., N, C) → messages (..., N, C)."""
-        return (query / (query @ self.total).add_(EPSILON)) @ self.content
+    def read(self, query: Tensor, bias: Tensor) -> Tensor:
+        """φ(Q) (N, C), bias (C,) → messages (N, C), with the bias added."""
+        return torch.addmm(bias, query / (query @ self.total).add_(EPSILON), self.content)
 
 
 def remember(key: Tensor, value: Tensor, heads: Tensor) -> Memory:
-    """The memory of φ(K) and V (..., M, C); heads (C, C) is one where two channels are of the same head, else zero."""
-    return Memory((key.mT @ value) * heads, key.sum(-2)[..., None] * heads)
+    """The memory of φ(K) and V (M, C); heads (C, C) is one where two channels are of the same head, else zero."""
+    return Memory((key.T @ value) * heads, key.sum(0)[:, None] * heads)
 
 
 def pairwise_attention(query: Tensor, key: Tensor, value: Tensor, groups: Iterable[Groups], heads: Tensor) -> Tensor:
@@ -82,8 +86,11 @@ def pairwise_attention(query: Tensor, key: Tensor, value: Tensor, groups: Iterab
         local = []
         for source, target, mask in group.tables:
             keys = _take(key, target) * mask  # (S, m, C): a masked key has no weight
-            memory = remember(keys, _take(value, target), heads)
-            local.append(memory.read(_take(query, source)).flatten(0, 1))  # (S·n, C)
+            content = (keys.mT @ _take(value, target)) * heads  # (S, C, C)
+            queries = _take(query, source)  # (S, n, C)
+            # Totals of heads by one large product instead of one per neighborhood.
+            total = (queries * keys.sum(1, keepdim=True)).flatten(0, 1) @ heads  # (S·n, C)
+            local.append(((queries / total.add_(EPSILON).view_as(queries)) @ content).flatten(0, 1))  # (S·n, C)
         # A bag is the sum of some rows; torch sums bags much faster than it adds to indexed rows.
         message = message + F.embedding_bag(group.slots, torch.cat(local), group.starts, mode="sum")
     return message
@@ -132,32 +139,45 @@ class EncoderLayer(nn.Module):
         Returns:
             (T, C) updated tokens.
         """
-        size = _block_size(x)
-        memories = [self._remember(x[image], size) for image in images]
+        weights = self._key_value_weights()
+        if torch.is_grad_enabled():
+            return self._forward_whole(x, images, reads, weights)
+        memories = [self._remember([self._key_value(b, weights) for b in x[image].split(BLOCK)]) for image in images]
         updated = []
         for image, read in zip(images, reads, strict=True):
-            for block in x[image].split(size):
+            for block in x[image].split(BLOCK):
                 residual = self.project_query(block)  # (b, C)
                 query = self._query(residual)  # (b, C)
                 with _exact(x):
-                    message = memories[read].read(query).add_(self.merge.bias)  # (b, C)
+                    message = memories[read].read(query, self.merge.bias)  # (b, C)
                 updated.append(self._update(residual, message))
         return torch.cat(updated)
 
+    def _forward_whole(self, x: Tensor, images: Sequence[slice], reads: Sequence[int], weights: Affine) -> Tensor:
+        """The same without blocks, each of which would cost a step of its own in backward."""
+        key, value = self._key_value(x, weights)  # (T, C) each
+        residual = self.project_query(x)  # (T, C)
+        query = self._query(residual)  # (T, C)
+        memories = [self._remember([(key[image], value[image])]) for image in images]
+        with _exact(x):
+            found = [memories[r].read(query[i], self.merge.bias) for i, r in zip(images, reads, strict=True)]
+        return self._update(residual, torch.cat(found))
+
     def forward_within(self, x: Tensor, groups: Iterable[Groups]) -> Tensor:
         """Pairwise neighborhood attention: tokens x (T, C) read others within the same neighborhoods → (T, C)."""
-        query, (key, value) = self._query(x), self._key_value(x, *self._key_value_weights())
+        query, (key, value) = self._query(x), self._key_value(x, self._key_value_weights())
         with _exact(x):
             message = pairwise_attention(query, key, value, groups, self.heads)  # (T, C)
-        parts = zip(x.split(_block_size(x)), message.split(_block_size(x)), strict=True)
+        size = max(1, len(x)) if torch.is_grad_enabled() else BLOCK
+        parts = zip(x.split(size), message.split(size), strict=True)
         return torch.cat([self._update(block, self.merge(part)) for block, part in parts])
 
     def _query(self, x: Tensor) -> Tensor:
         """φ(Q) (b, C)."""
         return positive(self.query(x).float())
 
-    def _key_value_weights(self) -> tuple[Tensor, Tensor]:
-        """Weight (2C, D) and bias (2C,) of the one product that gives keys and values."""
+    def _key_value_weights(self) -> Affine:
+        """Weight (C, D) and bias (C,) of the product that gives keys, and of the one that gives values."""
         weights: list[Tensor] = [self.key.weight, self.value.weight]
         biases: list[Tensor] = [self.key.bias, self.value.bias]
         for part, project in enumerate((self.project_key, self.project_value)):
@@ -165,31 +185,26 @@ class EncoderLayer(nn.Module):
                 with _exact(self.heads):
                     biases[part] = torch.addmv(biases[part], weights[part], project.bias)  # (C,)
                     weights[part] = weights[part] @ project.weight  # (C, D)
-        return torch.cat(weights), torch.cat(biases)
+        return (weights[0], biases[0]), (weights[1], biases[1])
 
-    def _key_value(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """φ(K) and V (b, C)."""
-        key, value = F.linear(x, weight, bias).float().chunk(2, dim=-1)
-        return positive(key), value
+    def _key_value(self, x: Tensor, weights: Affine) -> tuple[Tensor, Tensor]:
+        """φ(K) and V (b, C); two products, as one would leave both with gaps between their rows."""
+        key, value = weights
+        return positive(F.linear(x, *key).float()), F.linear(x, *value).float()
 
-    def _remember(self, x: Tensor, size: int) -> Memory:
-        """The memory of one image (N, D), with the merging of heads applied to its content."""
-        weights = self._key_value_weights()
-        blocks = [self._key_value(block, *weights) for block in x.split(size)]
-        with _exact(x):
-            memories = [remember(key, value, self.heads) for key, value in blocks]
-            content = torch.stack([m.content for m in memories]).sum(0) @ self.merge.weight.T
-            return Memory(content, torch.stack([m.total for m in memories]).sum(0))
+    def _remember(self, blocks: Sequence[tuple[Tensor, Tensor]]) -> Memory:
+        """The memory of one image, from φ(K) and V of its blocks, with the merging of heads applied to its content."""
+        with _exact(self.heads):
+            first, *others = [remember(key, value, self.heads) for key, value in blocks]
+            content, total = first.content, first.total
+            for memory in others:
+                content, total = content + memory.content, total + memory.total
+            return Memory(content @ self.merge.weight.T, total)
 
     def _update(self, x: Tensor, message: Tensor) -> Tensor:
         message = self.norm_message(message)  # (b, C)
         update = self.mlp(torch.cat([x, message], dim=-1))  # (b, C)
         return self.norm_update(update).add_(x)  # (b, C)
-
-
-def _block_size(x: Tensor) -> int:
-    """Tokens at a time; all of them in training, where each block would cost a step of its own in backward."""
-    return max(1, len(x)) if torch.is_grad_enabled() else BLOCK
 
 
 def _exact(x: Tensor) -> Any:
@@ -292,19 +307,19 @@ class LinGlue(nn.Module):
 
         As `entry["encoded"]` it saves `encode` this work: one image against many costs less per pair.
         """
-        return pad([self._start(image) for image in unpad(entry)], entry)
+        images = unpad(entry)
+        return pad(self._start(images).split([len(image["keypoints"]) for image in images]), entry)
 
     def encode(self, entry0: Entry, entry1: Entry) -> Encoded:
         """New descriptors of both images; the entries are those of `forward`, with image_size."""
         self._check(entry0, "image0")
         self._check(entry1, "image1")
         pairs, batch = [*unpad(entry0), *unpad(entry1)], len(entry0["keypoints"])
-        tokens = [image["encoded"] if "encoded" in image else self._start(image) for image in pairs]  # (N, C) each
-        ends = torch.tensor([0] + [len(x) for x in tokens]).cumsum(0).tolist()
-        images = [slice(*bounds) for bounds in pairwise(ends)]
+        images = token_slices(pairs)
         own = list(range(len(images)))
         other = own[batch:] + own[:batch]
-        x = torch.cat(tokens)  # (T, C)
+        known = ["encoded" in image for image in pairs]  # of one image of each pair, of both or of none
+        x = self._start(pairs) if known[0] == known[-1] else torch.cat([self._start([image]) for image in pairs])
         for number, layer in enumerate(self.linear[1:], 1):  # both images read the other as it was before
             x = layer(x, images, own if number % 2 == 0 else other)
         coarse = self._finish(x)  # (T, C)
@@ -342,15 +357,21 @@ class LinGlue(nn.Module):
                         linear.weight.copy_(size * projection.T)
                         nn.init.zeros_(linear.bias)
 
-    def _start(self, image: Entry) -> Tensor:
-        """Tokens (N, C) of one image in front of the first cross attention."""
-        x, whole = image["descriptors"], [slice(None)]
+    def _start(self, images: Sequence[Entry]) -> Tensor:
+        """Tokens (T, C) of some images in front of the first cross attention; taken from where they are known."""
+        if all("encoded" in image for image in images):
+            return torch.cat([image["encoded"] for image in images])
+        x, tokens, own = torch.cat([i["descriptors"] for i in images]), token_slices(images), range(len(images))
         if self.first is not None:
-            x = self.first(x, whole, [0])  # (N, C)
+            x = self.first(x, tokens, own)  # (T, C)
         if self.geometry is not None:
-            size = image["image_size"].to(image["keypoints"])
-            x = x + self.geometry(image["keypoints"], size, image.get("scales"), image.get("oris"))
-        return self.linear[0](x, whole, [0]) if len(self.linear) else x
+            x = x + torch.cat([self._place(image) for image in images])
+        return self.linear[0](x, tokens, own) if len(self.linear) else x
+
+    def _place(self, image: Entry) -> Tensor:
+        """(N, C) from where the keypoints are."""
+        size = image["image_size"].to(image["keypoints"])
+        return cast(GeometryEncoder, self.geometry)(image["keypoints"], size, image.get("scales"), image.get("oris"))
 
     def _finish(self, x: Tensor) -> Tensor:
         return x.float() if self.config.sinkhorn else F.normalize(x.float(), dim=-1)
