@@ -12,6 +12,7 @@ DEFAULTS = PairsConfig()
 
 
 def add_pairs(parser: argparse.ArgumentParser) -> None:
+    """Which pairs are matched: `--pairs` and what each choice needs."""
     group = parser.add_argument_group("pairs")
     group.add_argument(
         "--pairs",

@@ -49,6 +49,7 @@ class ModelPoints:
 
     @classmethod
     def of(cls, model: pycolmap.Reconstruction) -> ModelPoints:
+        """Those of a model."""
         ids = np.array(sorted(model.point3D_ids()), dtype=np.uint64)
         positions = np.array([model.point3D(number).xyz for number in ids.tolist()]).reshape(-1, 3)
         shown = {}

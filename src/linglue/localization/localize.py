@@ -39,6 +39,7 @@ class Located:
 
     @classmethod
     def of(cls, name: str, made_from: str, found: Localization) -> Located:
+        """As a record of what `Localizer` found."""
         pose = found.cam_from_world
         return cls(
             name,
@@ -54,6 +55,7 @@ class Located:
 
     @property
     def pose(self) -> Pose | None:
+        """Of the camera; None if it was not found."""
         return None if self.cam_from_world is None else Pose.from_numbers(np.array(self.cam_from_world))
 
 

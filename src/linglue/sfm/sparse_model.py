@@ -38,6 +38,7 @@ class ModelStatistics:
 
     @classmethod
     def of(cls, model: pycolmap.Reconstruction, images: int) -> ModelStatistics:
+        """Of a model that was made of so many images."""
         return cls(
             images=images,
             registered=model.num_reg_images(),

@@ -28,18 +28,22 @@ class Workspace:
 
     @property
     def features_file(self) -> Path:
+        """SQLite: features of every image."""
         return self.folder / "features.db"
 
     @property
     def matches_file(self) -> Path:
+        """SQLite: matches of every pair."""
         return self.folder / "matches.db"
 
     @property
     def pairs(self) -> Path:
+        """The pairs to match."""
         return self.folder / "pairs.tsv"
 
     @property
     def retrieval(self) -> Path:
+        """Global descriptors of the registered images."""
         return self.folder / "retrieval.npz"
 
     @property
@@ -49,14 +53,17 @@ class Workspace:
 
     @property
     def model(self) -> Path:
+        """Folder of the sparse model."""
         return self.folder / "model"
 
     @property
     def summary(self) -> Path:
+        """What was found, as JSON."""
         return self.folder / "summary.json"
 
     @property
     def pictures(self) -> Path:
+        """Folder of the drawings."""
         return self.folder / "pictures"
 
     @property
