@@ -180,7 +180,7 @@ def _add_scalability(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--subjects", nargs="+", metavar="NAME", help=f"of {', '.join(s.name for s in SUBJECTS)}")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs, of which medians are taken")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the timed processes")
-    parser.add_argument("--max-seconds", type=float, default=Limits.seconds, help="a measurement is given up then")
+    parser.add_argument("--max-seconds", type=float, default=Limits.seconds, help="CPU time at which one is given up")
     parser.add_argument("--max-megabytes", type=int, default=Limits.megabytes, help="the same for memory")
     _set_published_size(parser)
 

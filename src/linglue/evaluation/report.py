@@ -109,12 +109,35 @@ def about(stamps: Mapping[str, Mapping[str, Any]], quick: bool) -> list[str]:
 
 HEAD = """# Benchmarks
 
-Written by `linglue eval all --docs docs/benchmarks.md`; do not edit. Rows named FRONT_END:MATCHER that share a
-front-end see the very same keypoints; all rows of a table come from one run, peers with their own published weights.
+Written by one command; do not edit. A killed run resumes; tables, curves and drawings are in WORK/results/report.html:
 
-`linglue` is the packaged network with matching, filter, consensus and completion. Constants were chosen on `entry-P10`
-and on validation pairs of held-out images; nothing was chosen on the data below, but its figures were seen in between.
+```sh
+linglue eval all -o WORK --docs docs/benchmarks.md
+linglue eval all --quick -o WORK --docs docs/benchmarks.md
+```
+
+Rows named FRONT_END:MATCHER that share a front-end see the very same keypoints; all rows of a table come from one run,
+peers with their own published weights (`../shared/tools/get_peers.sh DIR`, then `--peers DIR`). `linglue` is the
+packaged network with matching, filter, consensus and completion. Constants were chosen on `entry-P10` and on validation
+pairs of held-out images; nothing was chosen on the data below, but its figures were seen in between.
 """
+STANDINGS = """Against the best of the others on the same features, measure by measure."""
+OTHER_DATA = """## Other data sets
+
+In their official layouts, with the field's number of keypoints and image size:
+
+```sh
+linglue eval homography hpatches-sequences-release --protocol hpatches --methods superpoint:superglue superpoint:linglue
+linglue eval pose megadepth1500 --protocol megadepth-1500 --methods aliked:lightglue aliked:linglue
+linglue eval pose scannet1500 --protocol scannet-1500 --methods superpoint:superglue superpoint:linglue
+linglue eval pose eth3d/courtyard eth3d/facade --methods sift:ratio sift:linglue
+linglue eval localization aachen_v1.1 --protocol aachen --methods superpoint:superglue superpoint:linglue
+linglue eval reconstruction Madrid_Metropolis --methods sift:ratio sift:linglue
+```
+
+HPatches without the eight sequences that D2-Net leaves out; accuracy with inclusive thresholds, one way, a pair without
+matches counts 0. Poses: the larger of both angles, AUC by the exact trapezoid; estimator and threshold are printed.
+Aachen's truth is not public: the files poses-METHOD.txt are what visuallocalization.net takes."""
 
 
 def write_markdown(
@@ -128,10 +151,15 @@ def write_markdown(
         stamps: of `suite.stamps`.
         quick: whether it was a quick run.
     """
-    parts = [HEAD, *about(stamps, quick), "## Where we win and lose", standings(results).markdown()]
+    parts = [HEAD, *about(stamps, quick), "## Where we win and lose", STANDINGS, standings(results).markdown()]
     for name, result in results.items():
         parts += [f"## {TITLES[name]}", *(table.markdown() for table in result.shown()), _wrapped(result.note)]
-    parts += ["## Published figures", f"{SOURCE}.", *(f"{t}:\n\n{table.markdown()}" for t, table in TABLES.items())]
+    parts += [
+        OTHER_DATA,
+        "## Published figures",
+        f"{SOURCE}.",
+        *(f"{t}:\n\n{table.markdown()}" for t, table in TABLES.items()),
+    ]
     with atomic_path(path) as temporary:
         temporary.write_text("\n\n".join(part.strip("\n") for part in parts) + "\n", encoding="utf-8")
 

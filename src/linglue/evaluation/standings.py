@@ -44,9 +44,7 @@ MEASURES = (
     Measure(
         "reconstruction", "camera error, mm", lambda v: _times(v.get("mean_position_error"), 1000), lower=True, digits=2
     ),
-    Measure(
-        "localization", f"{within_name(*WITHIN[0])}, %", lambda v: _times(v["within"][within_name(*WITHIN[0])], 100)
-    ),
+    Measure("localization", f"within {_STRICT}, %", lambda v: _times(v["within"][_STRICT], 100)),
     Measure("localization", "inliers", lambda v: v["inliers"], digits=0),
     Measure("pose", "ms per pair", lambda v: 1000 * v["seconds"], lower=True, digits=0),
 )

@@ -43,7 +43,7 @@ MODEL_METHODS = ("sift:mnn", "sift:ratio", "sift:adalam", "sift:linglue", "super
 QUICK_METHODS = (
     *("sift:mnn", "sift:ratio", "sift:adalam", "sift:linglue"),
     *("superpoint:mnn", "superpoint:superglue-10", "superpoint:linglue"),
-    *("aliked:lightglue", "aliked:linglue", "linpoint:mnn", "linpoint:linglue"),
+    *("aliked:lightglue", "aliked:linglue", "linpoint:mnn", "linpoint:linglue", "loftr"),
 )
 QUICK_MODEL_METHODS = ("sift:mnn", "sift:ratio", "sift:linglue")
 QUICK_SEQUENCES = ("v_graf", "i_leuven")
@@ -216,7 +216,7 @@ def _extract(suite: Suite, keypoints: int = 2048, resize: int | None = 1024) -> 
 
 
 def _methods(suite: Suite, full: Sequence[str], quick: Sequence[str]) -> list[str]:
-    return [name for name in (quick if suite.quick else full) if name != "loftr"]
+    return list(quick if suite.quick else full)
 
 
 def _oxford(suite: Suite) -> Path:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -86,7 +88,7 @@ class Limits:
     """When a measurement is given up.
 
     Args:
-        seconds: wall clock of the whole process, warm-up and repeats included.
+        seconds: of CPU time, warm-up and repeats included: a busy machine gives up no sooner than an idle one.
         megabytes: address space beyond what the imports take.
     """
 
@@ -136,7 +138,7 @@ def synthetic_pair(count: int, features: str = "sift", seed: int = 0) -> tuple[F
             image_size=SIZE,
             scores=np.linspace(1, 0.1, count, dtype=np.float32),
             scales=scales if shaped else None,
-            oris=oris if shaped else None,
+            oris=oris % (2 * np.pi) if shaped else None,
             kind=features,
         )
         for points, x, scales, oris in sides
@@ -269,20 +271,27 @@ def measure_apart(
     """
     limits = limits or Limits()
     request = {**asdict(subject), "keypoints": keypoints, "threads": threads, "repeats": repeats}
-    request |= {"megabytes": limits.megabytes}
+    request |= {"limits": asdict(limits)}
     command = [sys.executable, "-m", "linglue.evaluation.timing", json.dumps(request)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     try:
-        done = subprocess.run(command, capture_output=True, env=environment, text=True, timeout=limits.seconds)
+        patience = _PATIENCE * limits.seconds
+        done = subprocess.run(command, capture_output=True, env=environment, text=True, timeout=patience)
     except subprocess.TimeoutExpired:
         return "too slow"
     if done.returncode:
-        return "too much memory" if done.returncode in (_NO_MEMORY, -9) else _last_line(done.stderr)
+        return _FAILURES.get(done.returncode) or _last_line(done.stderr)
     found = json.loads(done.stdout)
     return found if isinstance(found, str) else [Cost(**cost) for cost in found]
 
 
+_PATIENCE = 20  # times the limit, in wall-clock seconds: for a process that does not even compute
 _NO_MEMORY = 12  # exit code, errno's ENOMEM
+_FAILURES = {
+    _NO_MEMORY: "too much memory",
+    -signal.SIGKILL: "too much memory",  # by the kernel
+    -signal.SIGXCPU: "too slow",
+}
 
 
 def _last_line(text: str) -> str:
@@ -293,8 +302,11 @@ def _child(request: dict[str, Any]) -> list[dict[str, Any]] | str:
     """What a process of `measure_apart` does."""
     from linglue.evaluation.peers import NoWeights
 
-    limit = _status("VmSize") + request.pop("megabytes") * 2**20
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    limits = Limits(**request.pop("limits"))
+    memory = _status("VmSize") + limits.megabytes * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    seconds = math.ceil(time.process_time() + limits.seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     subject = Subject(request.pop("name"), request.pop("features"))
     try:
         return [asdict(cost) for cost in measure(subject, **request)]

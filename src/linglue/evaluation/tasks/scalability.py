@@ -90,8 +90,8 @@ def evaluate(
     }
     note = (
         f"synthetic keypoints, half of them with a true match; {threads} thread(s), medians of {repeats}; presets as "
-        f"the identity start, peers with their weights; given up beyond {limits.seconds:g} s or {limits.megabytes} MB; "
-        "n^: exponent fitted to the sizes from 4096 on, or to all where there are fewer than two"
+        f"the identity start, peers with their weights; given up beyond {limits.seconds:g} s of CPU time or "
+        f"{limits.megabytes} MB; n^: exponent fitted from 4096 on, or to all sizes where that leaves fewer than two"
     )
     missing = {subject.name: why for subject, why in failed.items() if why == "no weights"}
     problems = [f"{subject.name}: {why}" for subject, why in failed.items()]
