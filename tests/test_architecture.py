@@ -25,7 +25,7 @@ STOREYS = (
     ("matcher",),
     ("__init__",),
     ("sfm",),
-    ("localization",),
+    ("localization", "dense"),
     ("training", "evaluation", "viewer"),
     ("cli",),
     ("__main__",),

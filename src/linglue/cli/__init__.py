@@ -28,6 +28,7 @@ COMMANDS = {
     "reconstruct": "a folder of images to a sparse COLMAP model; killed runs resume where they were",
     "map": "a sparse model from features and matches of a work folder as they stand",
     "status": "what a work folder holds: what is current, what is stale, which images have no pose and why",
+    "dense": "dense points of a reconstruction, with colours and normals; killed runs resume where they were",
     "report": "one HTML file about a reconstruction: numbers, the model in 3D, best and worst pairs, times",
     "view": "a reconstruction, or the matches of one pair, in the browser",
     "clean": "remove from a work folder what is not current any more",
