@@ -12,7 +12,7 @@ DEFAULTS = PairsConfig()
 
 
 def add_pairs(parser: argparse.ArgumentParser) -> None:
-    """Which pairs are matched: `--pairs` and what each choice needs."""
+    """--pairs and what goes with it; read them with `pairs_config`."""
     group = parser.add_argument_group("pairs")
     group.add_argument(
         "--pairs",

@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--points", type=int, default=200_000, metavar="N", help="points to show; more are thinned")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets everybody look")
     parser.add_argument("--port", type=int, default=8080, help="0: any that is free")
+    common.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -27,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
     from linglue.viewer.pair import PairViewer
     from linglue.viewer.server import Viewer
 
-    report = common.Report(as_json=False)
+    report = common.Report(options.json)
     if options.source.suffix.lower() in FILES:
         if options.images is None:
             raise LinGlueError(f"{options.source}: holds no images, expected --images A B as well")
@@ -36,7 +37,8 @@ def run(options: argparse.Namespace) -> None:
         common.check_work(options.source)
         contents = WorkContents(options.source, options.queries, options.points)
         viewer = Viewer(contents, options.host, options.port)
-    report.line(f"{viewer.address} (Ctrl-C ends it)")
+    report.line(f"{viewer.address} (Ctrl-C ends it)", address=viewer.address)
+    report.finish()
     try:
         viewer.run()
     finally:

@@ -34,7 +34,7 @@ class Exif:
     """
 
     size: ImageSize  # as stored
-    orientation: int = UPRIGHT  # 1 to 8, how the stored image must be turned
+    orientation: int = UPRIGHT  # 1 to 8, how the stored image must be rotated or mirrored
     make: str | None = None
     model: str | None = None
     focal_mm: float | None = None
@@ -90,7 +90,12 @@ def upright_size(path: str | Path) -> ImageSize:
 
 
 def on_earth(lat: float, lon: float) -> bool:
-    """Whether degrees are a latitude and a longitude; not for NaN, which EXIF's 0/0 becomes."""
+    """Whether these are degrees of latitude and longitude; not for NaN, which EXIF's 0/0 becomes.
+
+    Args:
+        lat: −90 to 90.
+        lon: −180 to 180.
+    """
     return abs(lat) <= 90 and abs(lon) <= 180
 
 
