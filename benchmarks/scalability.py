@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from linglue.core.stopwatch import Stopwatch
+from linglue.core.progress import Stopwatch
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import select
@@ -72,6 +72,7 @@ def synthetic_pair(count: int, seed: int = 0) -> tuple[Features, Features]:
     ahead = warp(points0[:matched] + np.array([1, 0])) - warp(points0[:matched])
     oris0, oris1 = rng.uniform(0, 2 * np.pi, (2, count))
     oris1[:matched] = oris0[:matched] + np.arctan2(ahead[:, 1], ahead[:, 0]) + rng.normal(0, 0.1, matched)
+    oris1 %= 2 * np.pi
     scales0, scales1 = rng.lognormal(1.5, 0.6, (2, count))
     scales1[:matched] = scales0[:matched] * np.linalg.norm(ahead, axis=1) * rng.lognormal(0, 0.1, matched)
     order = rng.permutation(count)
