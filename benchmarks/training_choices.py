@@ -2,7 +2,7 @@
 
     python benchmarks/training_choices.py IMAGES -o WORK [--features NAME] [--extractor-weights FILE] [--steps N]
 
-Prints what mutual nearest neighbours of the networks' descriptors find on held-out images. Killed, it goes on.
+Prints what mutual nearest neighbours of the networks' descriptors find on held-out images. A killed run resumes.
 """
 
 from __future__ import annotations

@@ -281,6 +281,7 @@ MATCHERS = Registry(
         "superglue": "linglue.evaluation.peers.superglue:SuperGlue",
         "superglue-10": "linglue.evaluation.peers.superglue:superglue_10",
         "colmap-sift": "linglue.evaluation.peers.colmap:ColmapSift",
+        "loftr": "linglue.evaluation.peers.loftr:LoFTR",
     },
 )
 

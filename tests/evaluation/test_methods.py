@@ -65,19 +65,19 @@ def test_adalam_without_scales_and_orientations() -> None:
 
 
 def test_adalam_reads_orientations() -> None:
-    """Points turned by 90° with their orientations are all consistent; with orientations at random far fewer are."""
+    """Points rotated by 90° with their orientations are all consistent; with orientations at random far fewer are."""
     pytest.importorskip("kornia")
     features0 = make_features(300)
     x, y = features0.keypoints.T
-    turned = np.stack([480 - y, x], axis=1)  # +x → +y, the sense of increasing angles
+    rotated = np.stack([480 - y, x], axis=1)  # +x → +y, the sense of increasing angles
     adalam = MatcherConfig("adalam").build()
     rng = np.random.default_rng(3)
     spread = rng.uniform(0, 2 * np.pi, 300).astype(np.float32)
     counts = []
-    for oris0, oris1 in ((features0.oris, features0.oris + np.pi / 2), (features0.oris, spread)):
+    for oris0, oris1 in ((features0.oris, (features0.oris + np.pi / 2) % (2 * np.pi)), (features0.oris, spread)):
         first, second = (
             Features(keypoints=k, descriptors=features0.descriptors, image_size=s, scales=features0.scales, oris=o)
-            for k, s, o in ((features0.keypoints, (640, 480), oris0), (turned, (480, 640), oris1))
+            for k, s, o in ((features0.keypoints, (640, 480), oris0), (rotated, (480, 640), oris1))
         )
         counts.append(len(adalam.match(first, second)))
     assert counts[0] >= 250

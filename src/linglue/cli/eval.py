@@ -11,11 +11,18 @@ from linglue import evaluation
 from linglue.cli import common
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS
+from linglue.evaluation.figures import CURVES, draw_curves
 from linglue.evaluation.peers import ENVIRONMENT
+from linglue.evaluation.report import write_html
 from linglue.evaluation.result import Result
+from linglue.evaluation.suite import DATA, SECTIONS, Suite, write_suite
+from linglue.evaluation.suite import run as run_suite
+from linglue.evaluation.tasks.ablation import KEYPOINTS
 from linglue.evaluation.tasks.pose import ESTIMATOR_THRESHOLD, MAX_GAP
 from linglue.evaluation.tasks.pose import REFERENCE_SIDE as POSE_SIDE
 from linglue.evaluation.tasks.reconstruction import COLMAP
+from linglue.evaluation.tasks.scalability import SUBJECTS
+from linglue.evaluation.timing import SIZES, Limits
 from linglue.localization.absolute_pose import REFERENCE_SIDE, PoseConfig
 from linglue.matcher import MATCHERS, MatcherConfig
 from linglue.network.weights import packaged_weights
@@ -28,8 +35,13 @@ TASKS = {
     "pose": "scenes with known cameras (images/ and gt/): relative pose AUC and epipolar precision",
     "localization": "camera poses in maps of known poses: each image among the others, or queries in Aachen's layout",
     "reconstruction": "sparse models (ETH protocol): registered images, points, tracks, errors; with gt/ of cameras",
+    "scalability": "time and memory of presets and peers against the number of keypoints; with scenes, accuracy too",
+    "ablation": "what each part contributes, on homographies and localization, at several numbers of keypoints",
+    "all": "every task on the data at hand, with the peers whose weights are at hand; resumable; one HTML report",
 }
 OURS = "linglue"
+# Keypoints and longer side (0: original) of published tables: D2-Net's and SuperGlue's papers, hloc.
+PROTOCOLS = {"hpatches": (2048, 0), "megadepth-1500": (2048, 1600), "scannet-1500": (1024, 640), "aachen": (4096, 1600)}
 MADE = {"homography": "predictions", "pose": "predictions", "reconstruction": "models"}
 
 
@@ -38,12 +50,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
     for name, summary in TASKS.items():
         task = tasks.add_parser(name, help=summary, description=summary, formatter_class=parser.formatter_class)
-        _add_common(task, name)
+        if name != "all":
+            _add_common(task, name)
         {
             "homography": _add_homography,
             "pose": _add_pose,
             "localization": _add_localization,
             "reconstruction": _add_reconstruction,
+            "scalability": _add_scalability,
+            "ablation": _add_ablation,
+            "all": _add_all,
         }[name](task)
 
 
@@ -65,25 +81,39 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
     common.add_extraction(parser)
     common.add_weights(parser)
     parser.add_argument(
-        "--peers", type=Path, metavar="DIR", help=f"weights of learned peers (get_peers.sh); {ENVIRONMENT} unless given"
+        "--protocol",
+        choices=tuple(PROTOCOLS),
+        help="number of keypoints and image size that published tables of a data set use",
     )
     common.add_device(parser)
     parser.add_argument("--seed", type=int, default=0, help="of the robust estimators")
+    parser.add_argument("--plot", type=Path, metavar="PICTURE", help="the curves, .png, .pdf or .svg")
+    _add_output(parser, task)
+    parser.set_defaults(threshold=None)
+
+
+def _add_output(parser: argparse.ArgumentParser, task: str) -> None:
+    parser.add_argument(
+        "--peers", type=Path, metavar="DIR", help=f"weights of learned peers (get_peers.sh); {ENVIRONMENT} unless given"
+    )
     work = Path(f"linglue-eval-{task}")
     parser.add_argument(
-        "-o", "--output", type=Path, default=work, metavar="WORK", help="folder for predictions and results"
+        "-o",
+        "--output",
+        type=Path,
+        default=work,
+        metavar="WORK",
+        help="folder of predictions, results, report.html",
     )
     parser.add_argument("--markdown", action="store_true", help="tables for documents instead of the terminal")
     common.add_json(parser)
-    parser.set_defaults(plot=None, threshold=None)
 
 
 def _names(text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
-def _add_plot(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--plot", type=Path, metavar="PICTURE", help="the curves, .png, .pdf or .svg")
+def _set_published_size(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(max_keypoints=2048, resize=1024)  # what published tables use, not what users want
 
 
@@ -93,7 +123,7 @@ def _add_scenes(parser: argparse.ArgumentParser, summary: str) -> None:
 
 def _add_homography(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, nargs="+", metavar="DATA", help="folders of sequences v_* and i_*")
-    _add_plot(parser)
+    _set_published_size(parser)
     parser.add_argument(
         "--estimators",
         type=_names,
@@ -107,8 +137,8 @@ def _add_homography(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_pose(parser: argparse.ArgumentParser) -> None:
-    _add_scenes(parser, "folder with images/ and gt/, maybe pairs.txt")
-    _add_plot(parser)
+    _add_scenes(parser, "images/ with gt/, maybe pairs.txt; MegaDepth-1500, ScanNet-1500; a scene of ETH3D")
+    _set_published_size(parser)
     parser.add_argument(
         "--max-gap", type=int, default=MAX_GAP, metavar="N", help="pairs at most this many images apart"
     )
@@ -144,16 +174,51 @@ def _add_reconstruction(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(compare=f"mnn,ratio,adalam,{COLMAP}")
 
 
+def _add_scalability(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scenes", type=Path, nargs="*", metavar="SCENE", help="for the accuracy, as for eval pose")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="N", help="keypoints per image")
+    parser.add_argument("--subjects", nargs="+", metavar="NAME", help=f"of {', '.join(s.name for s in SUBJECTS)}")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs, of which medians are taken")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the timed processes")
+    parser.add_argument("--max-seconds", type=float, default=Limits.seconds, help="CPU time at which one is given up")
+    parser.add_argument("--max-megabytes", type=int, default=Limits.megabytes, help="the same for memory")
+    _set_published_size(parser)
+
+
+def _add_ablation(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--homography", type=Path, nargs="+", default=[], metavar="DATA", help="HPatches layout")
+    parser.add_argument("--localization", type=Path, nargs="+", default=[], metavar="SCENE", help="known poses")
+    parser.add_argument("--networks", type=Path, nargs="+", default=[], metavar="FILE", help="besides ours")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=list(KEYPOINTS), metavar="N", help="keypoints per image"
+    )
+    common.add_workers(parser)
+
+
+def _add_all(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, metavar="DIR", help=f"folder with oxford/ and epfl/; {DATA} unless given")
+    parser.add_argument("--quick", action="store_true", help="a small part of everything, in minutes")
+    parser.add_argument("--only", nargs="+", default=[], metavar="SECTION", help=f"of {', '.join(SECTIONS)}")
+    parser.add_argument("--docs", type=Path, metavar="FILE", help="also write a document, such as docs/benchmarks.md")
+    common.add_workers(parser)
+    _add_output(parser, "all")
+
+
 def run(options: argparse.Namespace) -> None:
     """Do what `linglue eval` was asked for, and report it."""
     common.check_folder(options.output)
+    if options.peers is not None:
+        os.environ[ENVIRONMENT] = str(options.peers)  # worker processes must find them, too
+    if options.task == "all":
+        _run_all(options)
+        return
+    if options.protocol is not None:
+        options.max_keypoints, options.resize = PROTOCOLS[options.protocol]
     if options.plot is not None:
         common.check_output(options.plot, plots.SUFFIXES)
         plots.check_plotting()
     if options.threshold is not None and not 0 < options.threshold < float("inf"):
         raise LinGlueError(f"--threshold is {options.threshold}, expected a positive number of pixels")
-    if options.peers is not None:
-        os.environ[ENVIRONMENT] = str(options.peers)  # worker processes must find them, too
     report = common.Report(options.json)
     extract = common.extract_config(options, common.device(options))
     methods = _methods(options, report, extract)
@@ -162,6 +227,8 @@ def run(options: argparse.Namespace) -> None:
         "pose": _run_pose,
         "localization": _run_localization,
         "reconstruction": _run_reconstruction,
+        "scalability": _run_scalability,
+        "ablation": _run_ablation,
     }
     _print(options, report, tasks[options.task](options, methods, extract))
     report.finish()
@@ -237,13 +304,62 @@ def _run_reconstruction(options: argparse.Namespace, methods: list[Any], extract
     )
 
 
+def _run_scalability(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:
+    known = {subject.name: subject for subject in SUBJECTS}
+    unknown = [name for name in options.subjects or () if name not in known]
+    if unknown:
+        raise LinGlueError(f"--subjects is {unknown[0]!r}, expected {', '.join(known)}")
+    return evaluation.scalability(
+        options.output,
+        [known[name] for name in options.subjects or known],
+        options.sizes,
+        threads=options.threads,
+        repeats=options.repeats,
+        limits=Limits(options.max_seconds, options.max_megabytes),
+        scenes=options.scenes,
+        methods=methods,
+        extract=extract,
+    )
+
+
+def _run_ablation(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:
+    return evaluation.ablation(
+        options.homography,
+        options.localization,
+        options.output,
+        extract,
+        weights=[*options.networks, *([options.weights] if options.weights else [])],
+        keypoints=options.sizes,
+        workers=common.workers(options, extract.device),
+    )
+
+
+def _run_all(options: argparse.Namespace) -> None:
+    """Every task; tables, report.html, JSON and CSV of each section, and maybe the document."""
+    data = options.data or Path(os.environ.get(DATA, "../shared/data"))
+    report = common.Report(options.json)
+    suite = Suite(data, options.output, options.quick, options.workers or 1)
+    results = run_suite(suite, options.only)
+    files = write_suite(suite, results, options.docs)
+    for name, result in results.items():
+        report.line(f"\n{name}\n\n{result.text(options.markdown)}", **{name: result.json()})
+    report.line(f"written: {', '.join(map(str, files))}", files=[str(path) for path in files])
+    report.finish()
+
+
 def _print(options: argparse.Namespace, report: common.Report, result: Result) -> None:
     """Files, tables, and the settings that led to them."""
     files: dict[str, Any] = {name: str(path) for name, path in result.write(options.output).items()}
     files.update(result.files)
     if options.plot is not None:
-        result.plot(options.plot)
+        if draw_curves(result, options.plot) is None:
+            raise LinGlueError(f"--plot is {options.plot}, expected only with {', '.join(CURVES)}")
         files["plot"] = str(options.plot)
+    curves = draw_curves(result, options.output / "curves.png")
+    page = options.output / "report.html"
+    pictures = {result.task: [curves] if curves else []}
+    write_html(page, f"LinGlue: {result.task}", {result.task: result}, pictures, [])
+    files["report"] = str(page)
     facts = result.json()
     if result.task in MADE:
         facts[f"{MADE[result.task]}_made"] = result.made

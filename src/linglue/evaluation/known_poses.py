@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 REFERENCE_SIDE = 1600  # pixels of the longer side at which the threshold is meant
 MAX_EPIPOLAR_ERROR = 4.0  # pixels, in both images: farther from the true epipolar line, a match makes no point
 _PURPOSE = "a scene with known cameras"
+ETH3D_IMAGES = Path("images") / "dslr_images_undistorted"
+ETH3D_MODEL = "dslr_calibration_undistorted"
 _MODEL_FILES = ("images.bin", "images.txt")
 
 
@@ -48,8 +50,22 @@ class KnownScene:
     views: dict[str, KnownView]  # by image name
 
 
+def is_eth3d(folder: Path) -> bool:
+    """Whether a folder is a scene of ETH3D, undistorted."""
+    return (folder / ETH3D_MODEL).is_dir() and (folder / ETH3D_IMAGES).is_dir()
+
+
 def load_known_scene(folder: Path, model: Path | None = None) -> KnownScene:
-    """`folder` with images/ and gt/ (see `linglue.io.views`), or with images/ and a COLMAP model, or the one given."""
+    """A scene whose cameras are known.
+
+    Args:
+        folder: with images/ and gt/ (see `linglue.io.views`), with images/ and a COLMAP model, or a scene of ETH3D.
+        model: the COLMAP model, where the folder has several or none.
+    """
+    if model is None and is_eth3d(folder):
+        views = views_of(read_model(folder / ETH3D_MODEL))
+        plain = {PurePosixPath(name).name: view for name, view in views.items()}
+        return KnownScene(folder.resolve().name, folder / ETH3D_IMAGES, plain)
     images = folder / "images"
     if not images.is_dir():
         raise LinGlueError(f"{images}: no such folder, expected a scene with images/ and gt/ or a COLMAP model")

@@ -1,4 +1,4 @@
-"""What an evaluation found: rows, summary, settings; as tables, JSON, CSV and plots."""
+"""What an evaluation found: rows, summary, settings; as tables, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from tabulate import SEPARATING_LINE, tabulate
 
 from linglue.core.atomic import atomic_path
-from linglue.errors import LinGlueError
 
 Summary = Mapping[str, Mapping[str, Mapping[str, Any]]]  # per group (split or scene) and method: named values
 
@@ -71,8 +70,12 @@ class Result:
 
     def text(self, markdown: bool = False) -> str:
         """All tables and the note about them, for a terminal or for documents."""
-        tables = [_with_missing(table, self.missing) for table in self.tables]
-        return "\n\n".join([*(table.markdown() if markdown else table.text() for table in tables), self.note])
+        tables = [table.markdown() if markdown else table.text() for table in self.shown()]
+        return "\n\n".join([*tables, self.note])
+
+    def shown(self) -> list[Table]:
+        """The tables, with a row "no weights" for each method that could not run."""
+        return [_with_missing(table, self.missing) for table in self.tables]
 
     def json(self) -> dict[str, Any]:
         """All of it, with the rows; infinite numbers (failed estimates) are None, which every JSON reader takes."""
@@ -100,37 +103,25 @@ class Result:
         write_csv(files[self.row_kind], self.rows)
         return files
 
-    def plot(self, path: str | Path) -> None:
-        """Draw the curves: matching accuracy over the threshold, or the share of pairs over the pose error."""
-        from linglue.viz import plots
+    def save(self, path: Path) -> None:
+        """Write all of it as one JSON file, for `Result.load`."""
+        content = {**vars(self), "tables": [vars(table) for table in self.tables]}
+        write_json(path, content)
 
-        if self.task == "homography":
-            plots.plot_mma(Path(path), self.summary)
-        elif self.task == "pose":
-            plots.plot_pose(Path(path), _pose_errors(self.summary, self.rows))
-        else:
-            raise LinGlueError(f"evaluation {self.task} has no plot, expected homography or pose")
+    @classmethod
+    def load(cls, path: Path) -> Result:
+        """What `save` wrote."""
+        content = read_json(path)
+        tables = [Table(tuple(t["header"]), tuple(map(tuple, t["rows"])), t["labels"]) for t in content.pop("tables")]
+        return cls(**content, tables=tables)
 
 
 def _with_missing(table: Table, missing: Mapping[str, str]) -> Table:
     """The table with a row for each method that could not run."""
+    if table.labels < 2 or any("no weights" in row for row in table.rows):
+        return table
     blank = ("",) * (len(table.header) - 3)
     return Table(table.header, (*table.rows, *(("", name, "no weights", *blank) for name in missing)), table.labels)
-
-
-def _pose_errors(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """Per scene and method the errors of all pairs, in degrees."""
-    return {
-        scene: {
-            method: [
-                max(row["rotation_error"], row["translation_error"])
-                for row in rows
-                if row["method"] == method and scene in ("all", row["scene"])
-            ]
-            for method in methods
-        }
-        for scene, methods in summary.items()
-    }
 
 
 class PairValues(Protocol):
@@ -195,6 +186,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON values; infinite numbers become null."""
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(json_values(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What `write_json` wrote; null stays None."""
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

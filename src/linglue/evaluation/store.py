@@ -17,11 +17,12 @@ from pathlib import Path
 
 from linglue.core.fingerprint import code_sha256, file_sha256, settings_hash
 from linglue.errors import LinGlueError
+from linglue.evaluation.dense import ImageMatcher, predict_images
 from linglue.evaluation.methods import Prepared
 from linglue.io.pair_list import make_pair
 from linglue.matcher import MatcherConfig
 from linglue.sfm.extract import ExtractConfig, Extracted, extract_images
-from linglue.sfm.match import match_pairs
+from linglue.sfm.match import build_matcher, match_pairs
 from linglue.sfm.scan import ImageFile
 from linglue.sfm.store import FeatureStore, MatchStore
 from linglue.sfm.workspace import Workspace
@@ -112,9 +113,16 @@ def predict(work: Path, pairs: Sequence[Pair], methods: Prepared) -> tuple[int, 
     made = 0
     found: dict[str, list[Prediction]] = {}
     for extract, matchers in methods.by_front_end():
-        predictions = Predictions(work, pairs[0].group, extract)
-        made += predictions.make(pairs, matchers)
-        found |= {name: predictions.load(pairs, name) for name in matchers}
+        for name, config in list(matchers.items()):
+            matcher = build_matcher(config)
+            if isinstance(matcher, ImageMatcher):
+                new, found[name] = predict_images(work, pairs, matcher, extract.resize)
+                made += new
+                del matchers[name]
+        if matchers:
+            predictions = Predictions(work, pairs[0].group, extract)
+            made += predictions.make(pairs, matchers)
+            found |= {name: predictions.load(pairs, name) for name in matchers}
     return made, {name: found[name] for name in methods.ready}
 
 

@@ -25,6 +25,7 @@ _STYLES = (
 )
 _OURS = ("#D55E00", "-", "*")
 _DEGREES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
+_METRES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5)
 
 
 def check_plotting() -> None:
@@ -66,6 +67,51 @@ def plot_pose(path: Path, errors: Mapping[str, Mapping[str, Sequence[float]]]) -
     _save(figure, axes, path)
 
 
+def plot_recall(path: Path, errors: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+    """Share of localized images over the position error in metres (logarithmic), one panel per scene.
+
+    Args:
+        path: of the picture.
+        errors: metres by scene and method; infinite where there is no pose.
+    """
+    counts = [len(next(iter(methods.values()))) for methods in errors.values()]
+    figure, axes = _panels([f"{scene} ({count} images)" for scene, count in zip(errors, counts, strict=True)])
+    lowest, highest = _METRES[0], _METRES[-1]
+    for axis, methods in zip(axes, errors.values(), strict=True):
+        for number, (method, values) in enumerate(methods.items()):
+            ordered = np.sort(np.asarray(values, dtype=np.float64))
+            x = np.unique(np.concatenate([[lowest], ordered[(ordered > lowest) & (ordered < highest)], [highest]]))
+            _curve(axis, method, number, x, 100 * np.searchsorted(ordered, x, side="right") / len(ordered), False)
+        axis.set_xlabel("position error (m)")
+        axis.set_xscale("log")
+        axis.set_xlim(lowest, highest)
+        axis.set_xticks(_METRES, [f"{metres:g}" for metres in _METRES])
+        axis.minorticks_off()
+    axes[0].set_ylabel("images within the error (%)")
+    _save(figure, axes, path)
+
+
+def plot_growth(path: Path, panels: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]) -> None:
+    """Costs over the number of keypoints, both logarithmic, one panel each.
+
+    Args:
+        path: of the picture.
+        panels: by title and name of the curve: numbers of keypoints and costs.
+    """
+    figure = _figure_class()(figsize=(1.2 + 4.6 * len(panels), 4.8), layout="constrained")
+    axes = list(np.atleast_1d(figure.subplots(1, len(panels))))
+    for axis, (title, curves) in zip(axes, panels.items(), strict=True):
+        for number, (name, (x, y)) in enumerate(curves.items()):
+            _curve(axis, name, number, x, np.maximum(y, 1e-3), marked=True)
+        axis.set(title=title, xlabel="keypoints", xscale="log", yscale="log")
+        ticks = sorted({count for x, _ in curves.values() for count in x})
+        axis.set_xticks(ticks, [f"{count // 1024}k" if count >= 1024 else f"{count}" for count in map(int, ticks)])
+        axis.minorticks_off()
+        axis.grid(True, color="#dddddd", linewidth=0.8)
+        axis.set_axisbelow(True)
+    _save(figure, axes, path)
+
+
 def _pairs(methods: Mapping[str, Mapping[str, Any]]) -> int:
     return int(next(iter(methods.values()))["pairs"])
 
@@ -91,8 +137,14 @@ def _panels(titles: Sequence[str]) -> tuple[Any, list[Any]]:
 
 
 def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool) -> None:
-    ours = method == OURS
-    colour, dashes, marker = _OURS if ours else _STYLES[number % len(_STYLES)]
+    ours = method == OURS or method.endswith(f":{OURS}")
+    colour, dashes, marker = _STYLES[number % len(_STYLES)]
+    if number >= len(_STYLES):  # the colours again, with other markers
+        marker = _STYLES[(number + 1) % len(_STYLES)][2]
+    if method == OURS:
+        colour, dashes, marker = _OURS
+    elif ours:  # with several front-ends, each has its own colour
+        dashes, marker = _OURS[1:]
     axis.plot(
         x,
         y,

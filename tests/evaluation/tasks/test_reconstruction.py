@@ -81,7 +81,7 @@ def test_a_second_run_makes_nothing(scores, folder, work, monkeypatch):
     assert measure(load_scene(folder), work, HOW) == [replace(score, made=False) for score in scores]
 
 
-def test_photographs_without_truth(folder, tmp_path):
+def test_images_without_truth(folder, tmp_path):
     scene = load_scene(folder / "images")
     assert (scene.name, scene.views) == ("images", {})
     (score,) = measure(scene, tmp_path, replace(HOW, colmap=None))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from linglue.core.fingerprint import code_sha256, file_sha256
 from linglue.core.optional import need
+from linglue.core.progress import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.evaluation.peers import find_peer_file
 from linglue.types import Features, Matches
@@ -76,11 +77,36 @@ class SuperGlue:
             "code": code_sha256("evaluation/peers/superglue.py"),
         }
 
-    @torch.inference_mode()
     def match(self, features0: Features, features1: Features) -> Matches:
         """Matches between the features of two images, best first."""
+        return self.match_in_parts(features0, features1, Stopwatch(self.device))
+
+    @torch.inference_mode()
+    def match_in_parts(self, features0: Features, features1: Features, watch: Stopwatch) -> Matches:
+        """The same, with the seconds of its two parts.
+
+        Args:
+            features0: of image 0.
+            features1: of image 1.
+            watch: takes "network" and "matching", which is Sinkhorn's algorithm.
+        """
         if min(len(features0), len(features1)) == 0:
             return Matches.of(features0, features1, torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0))
+        with watch.stage("network"):
+            x0, x1 = self._network(features0, features1)
+        with watch.stage("matching"):
+            similarity = x0 @ x1.transpose(1, 2) / x0.shape[2] ** 0.5  # (1, N, M)
+            plan = self._module.log_optimal_transport(similarity, self.net.bin_score, self.iterations)
+            plan = plan[0, :-1, :-1].exp()  # (N, M)
+            best0, best1 = plan.max(dim=1), plan.argmax(dim=0)  # (N,), (M,)
+            source = torch.arange(len(features0), device=plan.device)
+            keep = (best1[best0.indices] == source) & (best0.values > THRESHOLD)
+            order = torch.argsort(best0.values[keep], descending=True, stable=True)
+            pairs = torch.stack([source[keep], best0.indices[keep]], dim=1)  # (K, 2)
+        return Matches.of(features0, features1, pairs[order], best0.values[keep][order])
+
+    def _network(self, features0: Features, features1: Features) -> tuple[Tensor, Tensor]:
+        """(1, N, 256) and (1, M, 256) new descriptors."""
         x0, x1 = self._encode(features0), self._encode(features1)  # (1, N, 256), (1, M, 256)
         for layer, kind in zip(self.net.gnn.layers, self.net.gnn.layers_types, strict=True):
             source0, source1 = (x1, x0) if kind == "cross" else (None, None)
@@ -88,15 +114,7 @@ class SuperGlue:
                 x0 + layer(x0, encoder_hidden_states=source0)[0],
                 x1 + layer(x1, encoder_hidden_states=source1)[0],
             )
-        x0, x1 = self.net.final_projection(x0), self.net.final_projection(x1)
-        similarity = x0 @ x1.transpose(1, 2) / x0.shape[2] ** 0.5  # (1, N, M)
-        plan = self._module.log_optimal_transport(similarity, self.net.bin_score, self.iterations)[0, :-1, :-1].exp()
-        best0, best1 = plan.max(dim=1), plan.argmax(dim=0)  # (N,), (M,)
-        source = torch.arange(len(features0), device=plan.device)
-        keep = (best1[best0.indices] == source) & (best0.values > THRESHOLD)
-        order = torch.argsort(best0.values[keep], descending=True, stable=True)
-        pairs = torch.stack([source[keep], best0.indices[keep]], dim=1)  # (K, 2)
-        return Matches.of(features0, features1, pairs[order], best0.values[keep][order])
+        return self.net.final_projection(x0), self.net.final_projection(x1)
 
     def _encode(self, features: Features) -> Tensor:
         """(1, N, 256) descriptors with positions and scores added."""

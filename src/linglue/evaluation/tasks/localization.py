@@ -57,6 +57,7 @@ class QueryScene:
     views: dict[str, KnownView]  # of the reference model, by image name
     queries: dict[str, pycolmap.Camera]  # by image name
     truth: dict[str, Pose]  # of queries by image name; empty where it is not known
+    labels: dict[str, str]  # of queries by image name: the scene's name, and the list's where there are several
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,13 @@ def is_query_scene(folder: Path) -> bool:
 
 
 def load_query_scene(folder: Path, model: Path | None = None, truth: Path | None = None) -> QueryScene:
-    """Aachen's layout: images/images_upright (or images), queries/*_with_intrinsics.txt and a COLMAP model.
+    """Aachen's layout (v1.1, as hloc has it): images/images_upright (or images), queries/*_with_intrinsics.txt and a
+    COLMAP model, e.g. 3D-models/aachen_v_1_1. Names in lists and model are relative to the images.
 
-    Names in lists and model are relative to the images. `truth`: a file of poses, by whole or last names.
+    Args:
+        folder: of the data set.
+        model: the COLMAP model, where the folder has several or none.
+        truth: a file of poses, by whole or last names.
     """
     upright = folder / "images" / "images_upright"
     images = upright if upright.is_dir() else folder / "images"
@@ -96,7 +101,8 @@ def load_query_scene(folder: Path, model: Path | None = None, truth: Path | None
     lists = sorted((folder / "queries").glob("*_with_intrinsics.txt"))
     if not lists:
         raise LinGlueError(f"{folder / 'queries'}: holds no list, expected files *_with_intrinsics.txt")
-    queries = {name: camera for path in lists for name, camera in read_intrinsics(path).items()}
+    listed = {path: read_intrinsics(path) for path in lists}
+    queries = {name: camera for cameras in listed.values() for name, camera in cameras.items()}
     views = views_of(read_model(model or find_model(folder)))
     known = {} if truth is None else read_poses(truth)
     found = {
@@ -104,7 +110,13 @@ def load_query_scene(folder: Path, model: Path | None = None, truth: Path | None
     }
     if known and not found:
         raise LinGlueError(f"{truth}: holds no pose of any query, expected the names in {lists[0]}")
-    return QueryScene(folder.resolve().name, images, views, queries, found)
+    scene = folder.resolve().name
+    labels = {
+        name: f"{scene} {path.name.partition('_')[0]}" if len(lists) > 1 else scene  # day_time_queries…: day
+        for path, cameras in listed.items()
+        for name in cameras
+    }
+    return QueryScene(scene, images, views, queries, found, labels)
 
 
 def evaluate(
@@ -214,7 +226,7 @@ def leave_one_out(scene: KnownScene, work: Workspace, how: Measurement) -> Measu
                     estimate = _localize(points, name, views[name].camera, partners[name], features, matches, how)
                     found.setdefault(method, {})[name] = estimate
     truth = {name: view.cam_from_world for name, view in scene.views.items()}
-    return _measured(scene.name, work, list(scene.views), truth, found, problems, whole_names=True)
+    return _measured(dict.fromkeys(scene.views, scene.name), work, truth, found, problems, whole_names=True)
 
 
 def localize_scene(scene: QueryScene, work: Workspace, how: Measurement) -> Measured:
@@ -244,7 +256,7 @@ def localize_scene(scene: QueryScene, work: Workspace, how: Measurement) -> Meas
                     for name in _progress(queries, method)
                 }
     whole_names = len({PurePosixPath(name).name for name in scene.queries}) < len(scene.queries)
-    return _measured(scene.name, work, list(scene.queries), scene.truth, found, problems, whole_names)
+    return _measured(scene.labels, work, scene.truth, found, problems, whole_names)
 
 
 def _extract(images: Path, names: Iterable[str], how: Measurement, store: FeatureStore) -> tuple[list[str], list[str]]:
@@ -313,18 +325,22 @@ def _progress(names: Sequence[str], method: str) -> Iterable[str]:
 
 
 def _measured(
-    scene: str,
+    labels: Mapping[str, str],
     work: Workspace,
-    names: Sequence[str],
     truth: Mapping[str, Pose],
     found: Mapping[str, Mapping[str, PoseEstimate]],
     problems: list[str],
     whole_names: bool,
 ) -> Measured:
-    """Scores of all images, also of those that could not be used, and the poses as files for other programs."""
+    """Scores of all images, also of those that could not be used, and the poses as files for other programs.
+
+    `labels`: the scene's name in tables by image name.
+    """
     scores, files = {}, {}
     for method, estimates in found.items():
-        scores[method] = [score_image(scene, name, estimates.get(name), truth.get(name)) for name in names]
+        scores[method] = [
+            score_image(scene, name, estimates.get(name), truth.get(name)) for name, scene in labels.items()
+        ]
         poses = {
             name if whole_names else PurePosixPath(name).name: estimate.cam_from_world
             for name, estimate in estimates.items()

@@ -1,6 +1,6 @@
 """Real scenes with known cameras: relative pose AUC and epipolar precision.
 
-A scene is a folder with `images/` and `gt/IMAGE.txt` (see `linglue.io.views`); `pairs.txt`, if there, lists its pairs.
+A scene is a folder in one of the layouts of `linglue.evaluation.pose_scenes`.
 Pixel thresholds are meant at a longer side of `REFERENCE_SIDE` and scaled to each original image, so that the
 size of the originals does not matter.
 """
@@ -19,6 +19,7 @@ from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import RobustSettings, check_estimators, relative_pose, version
 from linglue.evaluation.methods import Methods, prepare
 from linglue.evaluation.metrics import auc
+from linglue.evaluation.pose_scenes import MAX_GAP, PosePair, load_scene
 from linglue.evaluation.result import Result, Table, pair_columns, percent, relative
 from linglue.evaluation.settings import (
     TIME_NOTE,
@@ -27,34 +28,16 @@ from linglue.evaluation.settings import (
     extraction_note,
     robust_note,
 )
-from linglue.evaluation.store import PROGRESS_DELAY, Pair, Prediction, predict
-from linglue.geometry.camera import Camera, View
+from linglue.evaluation.store import PROGRESS_DELAY, Prediction, predict
+from linglue.geometry.camera import Camera
 from linglue.geometry.epipolar import epipolar_distances, fundamental_matrix
-from linglue.geometry.pose import Pose, direction_error, rotation_error
-from linglue.io.images import IMAGE_SUFFIXES
-from linglue.io.pair_list import read_pairs
-from linglue.io.views import read_view
+from linglue.geometry.pose import direction_error, rotation_error
 from linglue.sfm.extract import ExtractConfig
 
 REFERENCE_SIDE = 1024  # pixels of the longer side at which thresholds are meant
 CORRECT = 3.0  # pixels: farther from its epipolar line in either image, a match is wrong
 AUC_THRESHOLDS = (5, 10, 20)  # degrees
 ESTIMATOR_THRESHOLD = 1.0  # pixels
-MAX_GAP = 6  # pairs are at most this many images apart, unless a scene lists its own
-
-
-@dataclass(frozen=True, eq=False)
-class PosePair:
-    """Two images of a scene and where they were taken."""
-
-    pair: Pair
-    view0: View
-    view1: View
-
-    @property
-    def one_from_zero(self) -> Pose:
-        """The true relative pose, in the unit of the scene."""
-        return self.view1.from_view(self.view0)
 
 
 @dataclass(frozen=True)
@@ -81,49 +64,6 @@ class PairScore:
         return max(self.rotation_error, self.translation_error)
 
 
-def load_scene(scene: Path, max_gap: int = MAX_GAP) -> list[PosePair]:
-    """The pairs of a scene and their cameras.
-
-    Args:
-        scene: folder with images/ and gt/.
-        max_gap: pairs are all images at most this far apart in the order of their names, unless the scene has a file
-            pairs.txt that lists them.
-    """
-    if max_gap < 1:
-        raise LinGlueError(f"--max-gap is {max_gap}, expected at least 1")
-    for folder in (scene, scene / "images", scene / "gt"):
-        if not folder.is_dir():
-            raise LinGlueError(f"{folder}: no such folder, expected a scene with images/ and gt/")
-    images = sorted(p for p in (scene / "images").iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
-    if len(images) < 2:
-        raise LinGlueError(f"{scene / 'images'}: holds {len(images)} images, expected at least 2")
-    paths = {image.name: image for image in images}
-    views = {name: read_view(scene / "gt" / f"{name}.txt") for name in paths}
-    group = scene.resolve().name
-    pairs = []
-    for name0, name1 in _chosen_pairs(scene, list(paths), max_gap):
-        pair = PosePair(Pair(group, paths[name0], paths[name1]), views[name0], views[name1])
-        if np.linalg.norm(pair.one_from_zero.translation) < 1e-9:
-            raise LinGlueError(
-                f"{scene}: {name0} and {name1} were taken from one place, expected pairs with a baseline"
-            )
-        pairs.append(pair)
-    return pairs
-
-
-def _chosen_pairs(scene: Path, names: list[str], max_gap: int) -> list[tuple[str, str]]:
-    listed = scene / "pairs.txt"
-    if not listed.is_file():
-        return [(names[i], other) for i in range(len(names)) for other in names[i + 1 : i + 1 + max_gap]]
-    pairs = read_pairs(listed)
-    if not pairs:
-        raise LinGlueError(f"{listed}: holds no pair, expected at least one")
-    unknown = next((name for pair in pairs for name in pair if name not in names), None)
-    if unknown is not None:
-        raise LinGlueError(f"{listed}: {unknown!r} is no image of the scene, expected names in {scene / 'images'}")
-    return pairs
-
-
 def score_pair(truth: PosePair, prediction: Prediction, robust: RobustSettings) -> PairScore:
     """`robust.threshold` is in pixels at the reference size, like CORRECT."""
     camera0, camera1 = truth.view0.camera, truth.view1.camera
@@ -147,7 +87,7 @@ def score_pair(truth: PosePair, prediction: Prediction, robust: RobustSettings) 
         translation = direction_error(pose.translation, truth.one_from_zero.translation)
     return PairScore(
         truth.pair.name,
-        truth.pair.group,
+        truth.scene or truth.pair.group,
         prediction.keypoints,
         len(distance),
         int((distance <= CORRECT).sum()),
@@ -175,7 +115,7 @@ def evaluate(
     """Measure matchers on scenes with known cameras: relative pose AUC and epipolar precision.
 
     Args:
-        scenes: folders with images/ and gt/, and maybe pairs.txt.
+        scenes: folders in a layout of `linglue.evaluation.pose_scenes`.
         methods: matchers by name, or configurations (see `evaluation.methods.prepare`).
         work: folder where features and matches are kept; what is there is not made again.
         extract: how features are taken; None: SIFT, 2048 keypoints, longer side 1024.
@@ -190,12 +130,14 @@ def evaluate(
     extract = extract or ExtractConfig(max_keypoints=2048, resize=1024)
     check_estimators(["poselib"])
     check_scene_names(folders)
-    loaded = [load_scene(scene, max_gap) for scene in folders]
+    groups: dict[str, list[PosePair]] = {}
+    for truth in (truth for scene in folders for truth in load_scene(scene, max_gap)):
+        groups.setdefault(truth.pair.group, []).append(truth)
     prepared = prepare(methods, extract)
     robust = RobustSettings(threshold, seed)
     made = 0
     scores: dict[str, list[PairScore]] = {name: [] for name in prepared.ready}
-    for truths in tqdm(loaded, desc="pose", unit="scene", disable=None, delay=PROGRESS_DELAY):
+    for truths in tqdm(groups.values(), desc="pose", unit="scene", disable=None, delay=PROGRESS_DELAY):
         new, predictions = predict(work, [truth.pair for truth in truths], prepared)
         made += new
         for name, found in predictions.items():

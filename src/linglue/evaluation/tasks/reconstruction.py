@@ -25,7 +25,7 @@ from linglue.core.fingerprint import code_sha256, settings_hash
 from linglue.core.optional import need
 from linglue.errors import LinGlueError
 from linglue.evaluation.colmap_sift import ColmapConfig, reconstruct_by_colmap
-from linglue.evaluation.known_poses import KnownScene, load_known_scene
+from linglue.evaluation.known_poses import KnownScene, is_eth3d, load_known_scene
 from linglue.evaluation.methods import Methods, Prepared, prepare
 from linglue.evaluation.result import Result, Table
 from linglue.evaluation.settings import check_scene_names, common_settings, size_note
@@ -96,8 +96,13 @@ class _SharedWorkspace(Workspace):
 
 
 def load_scene(folder: Path) -> KnownScene:
-    """A scene with images/ and gt/ (see `evaluation.pose`), or any folder of images, of which nothing is known."""
-    if (folder / "gt").is_dir():
+    """A scene to reconstruct.
+
+    Args:
+        folder: with images/ and gt/ (see `linglue.io.views`), of ETH3D, or any folder of images (such as those of the
+            ETH local feature benchmark), of which nothing is known.
+    """
+    if (folder / "gt").is_dir() or is_eth3d(folder):
         return load_known_scene(folder)
     images = folder / "images" if (folder / "images").is_dir() else folder
     check_images(images)

@@ -1,0 +1,168 @@
+"""Results for people: one self-contained HTML page, and docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from linglue.core.atomic import atomic_path
+from linglue.evaluation.published import SOURCE, TABLES
+from linglue.evaluation.result import Result, Table
+from linglue.evaluation.standings import standings
+
+TITLES = {
+    "homography": "Planar scenes: Oxford, HPatches protocol",
+    "pose": "Relative pose: EPFL",
+    "reconstruction": "Sparse models: Fountain and Herz-Jesu, ETH protocol",
+    "localization": "Localization, each image among the others",
+    "scalability": "Time, memory and accuracy against the number of keypoints",
+    "ablation": "What each part contributes",
+}
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#222}
+h1,h2{line-height:1.2}table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums}
+th,td{padding:.25rem .7rem;border-bottom:1px solid #ddd;text-align:right}
+th{cursor:pointer;background:#f3f3f3;position:sticky;top:0}
+td.l,th.l{text-align:left}tr.ours td{font-weight:600;background:#fff6ec}
+p.note{color:#555;font-size:.9em}img{max-width:100%}div.t{overflow-x:auto}
+"""
+_SCRIPT = """
+for(const th of document.querySelectorAll('th'))th.onclick=()=>{
+ const i=[...th.parentNode.children].indexOf(th),b=th.closest('table').tBodies[0];
+ const d=th.dataset.d=th.dataset.d=='1'?'-1':'1';
+ const v=r=>r.cells[i].textContent,n=s=>parseFloat(s);
+ [...b.rows].sort((p,q)=>{const x=v(p),y=v(q);
+  return d*(isNaN(n(x))||isNaN(n(y))?x.localeCompare(y):n(x)-n(y))}).forEach(r=>b.append(r))}
+"""
+
+
+def write_html(
+    path: Path, title: str, results: Mapping[str, Result], pictures: Mapping[str, Sequence[Path]], about: Sequence[str]
+) -> None:
+    """One page with everything inside: tables that sort by a click on their header, and embedded pictures.
+
+    Args:
+        path: of the page.
+        title: of the page.
+        results: by section.
+        pictures: PNG files by section.
+        about: lines about machine and settings.
+    """
+    parts = [f"<h1>{html.escape(title)}</h1>", *(f"<p>{html.escape(line)}</p>" for line in about)]
+    for name, result in results.items():
+        parts.append(f"<h2>{html.escape(TITLES.get(name, name))}</h2>")
+        parts += [_html_table(table) for table in result.shown()]
+        parts += [f'<p class="note">{html.escape(line)}</p>' for line in result.note.splitlines()]
+        for picture in pictures.get(name, ()):
+            data = base64.b64encode(picture.read_bytes()).decode("ascii")
+            parts.append(f'<p><img alt="{html.escape(picture.stem)}" src="data:image/png;base64,{data}"></p>')
+    page = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f"<style>{_STYLE}</style>{''.join(parts)}<script>{_SCRIPT}</script></html>\n"
+    )
+    with atomic_path(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def _html_table(table: Table) -> str:
+    def cells(row: Sequence[str], tag: str) -> str:
+        return "".join(
+            f"<{tag}{' class=l' if i < table.labels else ''}>{html.escape(text)}</{tag}>" for i, text in enumerate(row)
+        )
+
+    body = "".join(
+        f"<tr{' class=ours' if any(_ours(text) for text in row[: table.labels]) else ''}>{cells(row, 'td')}</tr>"
+        for row in table.rows
+    )
+    head = f"<thead><tr>{cells(table.header, 'th')}</tr></thead>"
+    return f'<div class="t"><table>{head}<tbody>{body}</tbody></table></div>'
+
+
+def _ours(name: str) -> bool:
+    return name == "linglue" or name.endswith(":linglue")
+
+
+def about(stamps: Mapping[str, Mapping[str, Any]], quick: bool) -> list[str]:
+    """Machine, versions and time of a run, in lines.
+
+    Args:
+        stamps: of `suite.stamps`.
+        quick: whether it was a quick run.
+    """
+    if not stamps:
+        return []
+    last = list(stamps.values())[-1]
+    versions = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
+    minutes = sum(stamp["cpu_seconds"] for stamp in stamps.values()) / 60
+    return [
+        f"{last['processor']}, {last['cores']} cores, {last['threads']} thread(s) per process; {last['system']}; "
+        f"{last['date']}.",
+        f"{versions}.",
+        f"{'Quick run: few sequences, scenes and keypoints; figures are rough. ' if quick else ''}"
+        f"{minutes:.0f} minutes of CPU time in all. The machine had other work: compare times only within a table, "
+        "as ratios.",
+    ]
+
+
+HEAD = """# Benchmarks
+
+Written by one command; do not edit. A killed run resumes; tables, curves and drawings are in WORK/results/report.html:
+
+```sh
+linglue eval all -o WORK --docs docs/benchmarks.md
+linglue eval all --quick -o WORK --docs docs/benchmarks.md
+```
+
+Rows named FRONT_END:MATCHER that share a front-end see the very same keypoints; all rows of a table come from one run,
+peers with their own published weights (`../shared/tools/get_peers.sh DIR`, then `--peers DIR`). `linglue` is the
+packaged network with matching, filter, consensus and completion. Constants were chosen on `entry-P10` and on validation
+pairs of held-out images; nothing was chosen on the data below, but its figures were seen in between.
+"""
+STANDINGS = """Against the best of the others on the same features, measure by measure."""
+OTHER_DATA = """## Other data sets
+
+In their official layouts, with the field's number of keypoints and image size:
+
+```sh
+linglue eval homography hpatches-sequences-release --protocol hpatches --methods superpoint:superglue superpoint:linglue
+linglue eval pose megadepth1500 --protocol megadepth-1500 --methods aliked:lightglue aliked:linglue
+linglue eval pose scannet1500 --protocol scannet-1500 --methods superpoint:superglue superpoint:linglue
+linglue eval pose eth3d/courtyard eth3d/facade --methods sift:ratio sift:linglue
+linglue eval localization aachen_v1.1 --protocol aachen --methods superpoint:superglue superpoint:linglue
+linglue eval reconstruction Madrid_Metropolis --methods sift:ratio sift:linglue
+```
+
+HPatches without the eight sequences that D2-Net leaves out; accuracy with inclusive thresholds, one way, a pair without
+matches counts 0. Poses: the larger of both angles, AUC by the exact trapezoid; estimator and threshold are printed.
+Aachen's truth is not public: the files poses-METHOD.txt are what visuallocalization.net takes."""
+
+
+def write_markdown(
+    path: Path, results: Mapping[str, Result], stamps: Mapping[str, Mapping[str, Any]], quick: bool
+) -> None:
+    """The document: machine, settings, where we win and lose, all tables, and published figures marked as such.
+
+    Args:
+        path: of the document.
+        results: by section.
+        stamps: of `suite.stamps`.
+        quick: whether it was a quick run.
+    """
+    parts = [HEAD, *about(stamps, quick), "## Where we win and lose", STANDINGS, standings(results).markdown()]
+    for name, result in results.items():
+        parts += [f"## {TITLES[name]}", *(table.markdown() for table in result.shown()), _wrapped(result.note)]
+    parts += [
+        OTHER_DATA,
+        "## Published figures",
+        f"{SOURCE}.",
+        *(f"{t}:\n\n{table.markdown()}" for t, table in TABLES.items()),
+    ]
+    with atomic_path(path) as temporary:
+        temporary.write_text("\n\n".join(part.strip("\n") for part in parts) + "\n", encoding="utf-8")
+
+
+def _wrapped(note: str) -> str:
+    return "\n\n".join(note.splitlines())

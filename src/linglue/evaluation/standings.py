@@ -1,0 +1,85 @@
+"""Where we win and lose: our method against the best of the others on the same features, measure by measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from linglue.evaluation.result import Result, Table
+from linglue.evaluation.tasks.localization_scores import WITHIN, within_name
+
+Value = Callable[[Mapping[str, Any]], float | None]
+
+_STRICT = within_name(*WITHIN[0])
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a result by which methods are ranked.
+
+    Args:
+        section: of the suite.
+        name: for people.
+        value: of the values of a method; None where there is none.
+        lower: whether less is better.
+        digits: shown.
+    """
+
+    section: str
+    name: str
+    value: Value
+    lower: bool = False
+    digits: int = 1
+
+
+MEASURES = (
+    Measure("homography", "MMA@3, %", lambda v: 100 * v["mma"]["3"]),
+    Measure("homography", "AUC@5, %", lambda v: 100 * v["auc"]["poselib"]["5"]),
+    Measure("homography", "correct matches", lambda v: v["correct"], digits=0),
+    Measure("pose", "AUC@5°, %", lambda v: 100 * v["auc"]["5"]),
+    Measure("pose", "precision, %", lambda v: 100 * v["precision"]),
+    Measure("pose", "correct matches", lambda v: v["correct"], digits=0),
+    Measure("reconstruction", "points", lambda v: v.get("points"), digits=0),
+    Measure(
+        "reconstruction", "camera error, mm", lambda v: _times(v.get("mean_position_error"), 1000), lower=True, digits=2
+    ),
+    Measure("localization", f"within {_STRICT}, %", lambda v: _times(v["within"][_STRICT], 100)),
+    Measure("localization", "inliers", lambda v: v["inliers"], digits=0),
+    Measure("pose", "ms per pair", lambda v: 1000 * v["seconds"], lower=True, digits=0),
+)
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else factor * value
+
+
+def standings(results: Mapping[str, Result]) -> Table:
+    """One row per measure and front-end: our value, the best of the others on the same features, and who is ahead.
+
+    Args:
+        results: by section; the group of a measure is the overall one, or the last.
+    """
+    rows = [row for measure in MEASURES if measure.section in results for row in _rows(measure, results)]
+    return Table(("measure", "features", "linglue", "best other", "value", ""), tuple(rows), labels=2)
+
+
+def _rows(measure: Measure, results: Mapping[str, Result]) -> Iterator[tuple[str, ...]]:
+    summary = results[measure.section].summary
+    methods = summary.get("overall") or list(summary.values())[-1]
+    values = {name: value for name, v in methods.items() if (value := measure.value(v)) is not None}
+    sign = -1 if measure.lower else 1
+    for ours in (name for name in values if name.endswith(":linglue")):
+        features = ours.partition(":")[0]
+        others = {n: v for n, v in values.items() if n != ours and (n.startswith(f"{features}:") or n == "colmap")}
+        if not others:
+            continue
+        best = max(others, key=lambda name: sign * others[name])
+        gap = sign * (values[ours] - others[best])
+        verdict = "ahead" if gap > 0 else "behind" if gap < 0 else "equal"
+        shown = (
+            f"{values[ours]:.{measure.digits}f}",
+            best.removeprefix(f"{features}:"),
+            f"{others[best]:.{measure.digits}f}",
+        )
+        yield (f"{measure.section}: {measure.name}", features, *shown, verdict)

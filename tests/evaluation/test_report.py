@@ -1,0 +1,116 @@
+"""The report and its pictures, from a small evaluation; who is ahead; a run that resumes."""
+
+import re
+from pathlib import Path
+
+import cv2
+import pytest
+
+from evaluation.tasks.test_homography import write_data_set
+from linglue.errors import LinGlueError
+from linglue.evaluation import figures, suite
+from linglue.evaluation.methods import prepare
+from linglue.evaluation.report import write_html, write_markdown
+from linglue.evaluation.result import Result, Table
+from linglue.evaluation.standings import standings
+from linglue.evaluation.store import Predictions, predict
+from linglue.evaluation.tasks import homography
+from linglue.evaluation.tasks.homography import load_pairs
+from linglue.matcher import Matcher
+from linglue.sfm.extract import ExtractConfig
+
+EXTRACT = ExtractConfig(max_keypoints=300)
+METHODS = ["sift:mnn", "sift:linglue"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report")
+    write_data_set(path / "data")
+    return path
+
+
+@pytest.fixture(scope="module")
+def result(folder: Path) -> Result:
+    return homography.evaluate(folder / "data", METHODS, folder / "work", EXTRACT, estimators=["poselib"])
+
+
+def values(mma: float, correct: float) -> dict:
+    return {"mma": {"3": mma}, "auc": {"poselib": {"5": 0.5}}, "correct": correct}
+
+
+def test_the_page_has_all_inside(result: Result, tmp_path: Path) -> None:
+    curves = figures.draw_curves(result, tmp_path / "curves.png")
+    assert curves is not None and cv2.imread(str(curves)) is not None
+    write_html(tmp_path / "report.html", "A & B", {"homography": result}, {"homography": [curves]}, ["2 cores"])
+    page = (tmp_path / "report.html").read_text()
+    assert "<title>A &amp; B</title>" in page and "2 cores" in page and "data:image/png;base64," in page
+    assert page.count("<table>") == len(result.tables) and "<tr class=ours><td class=l>overall</td>" in page
+    assert not re.search(r'(src|href)="(?!data:)', page)  # nothing is loaded from elsewhere
+
+
+def test_a_result_survives_a_file(result: Result, tmp_path: Path) -> None:
+    result.save(tmp_path / "r.json")
+    assert Result.load(tmp_path / "r.json").text() == result.text()
+
+
+def test_pictures_of_a_pair(folder: Path, result: Result, tmp_path: Path) -> None:
+    truth = load_pairs(folder / "data")[0][0]
+    _, found = predict(folder / "work", [truth.pair], prepare(METHODS, EXTRACT))
+    predictions = {name: part[0] for name, part in found.items()}
+    figures.draw_beside(tmp_path / "beside.png", truth, predictions)
+    images = (truth.pair.image0, truth.pair.image1)
+    with Predictions(folder / "work", truth.pair.group, EXTRACT).workspace.features() as store:
+        features = [store.get(image.name) for image in images]
+    matcher = Matcher.for_features("sift")
+    figures.draw_neighborhoods(tmp_path / "neighborhoods.png", matcher, images, features)
+    figures.draw_attention(tmp_path / "attention.png", matcher, images, features, 0)
+    assert all(cv2.imread(str(path)) is not None for path in tmp_path.iterdir())
+    weights = figures.attention_weights(matcher, features, 0)
+    assert weights.shape == (len(features[1]),) and float(weights.sum()) == pytest.approx(1, abs=1e-4)
+    with pytest.raises(LinGlueError, match="1 methods, expected two"):
+        figures.draw_beside(tmp_path / "one.png", truth, dict(list(predictions.items())[:1]))
+
+
+def test_who_is_ahead() -> None:
+    methods = {"sift:linglue": values(0.8, 90), "sift:ratio": values(0.9, 50), "aliked:lightglue": values(1, 99)}
+    found = Result("homography", {"overall": methods}, [], "pairs", [], "", {}, 0, 0)
+    rows = standings({"homography": found}).rows
+    assert rows[0] == ("homography: MMA@3, %", "sift", "80.0", "ratio", "90.0", "behind")
+    assert rows[1][-1] == "equal"
+    assert rows[2] == ("homography: correct matches", "sift", "90", "ratio", "50", "ahead")
+
+
+def test_a_run_resumes_and_writes_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def section(name: str):
+        def measure(_: suite.Suite) -> Result:
+            calls.append(name)
+            table = Table(("scene", "method", "value"), (("a", "mnn", "1"),), labels=2)
+            rows = [{"method": "mnn", "value": 1}]
+            return Result(name, {"a": {"mnn": {}}}, rows, "pairs", [table], "a note", {}, 1, 0, {"loftr": "why"})
+
+        return measure
+
+    monkeypatch.setattr(suite, "SECTIONS", {name: section(name) for name in ("reconstruction", "ablation")})
+    whole = suite.Suite(tmp_path, tmp_path / "work")
+    suite.run(whole, ["ablation"])
+    results = suite.run(whole)
+    assert calls == ["ablation", "reconstruction"] and list(results) == ["reconstruction", "ablation"]
+    files = suite.write_suite(whole, results, tmp_path / "benchmarks.md")
+    assert all(path.is_file() for path in files)
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert "no weights" in text and "a note" in text and "SGMNet" in text and "published, not measured here" in text
+    assert "torch" in text and "CPU time" in text
+    with pytest.raises(LinGlueError, match="section is 'best', expected reconstruction, ablation"):
+        suite.run(whole, ["best"])
+    with pytest.raises(LinGlueError, match="no such folder, expected the one with oxford/"):
+        suite.run(suite.Suite(tmp_path / "none", tmp_path))
+
+
+def test_markdown_of_a_real_result(result: Result, tmp_path: Path) -> None:
+    write_markdown(tmp_path / "b.md", {"homography": result}, {}, quick=True)
+    text = (tmp_path / "b.md").read_text()
+    assert "| overall | sift:linglue |" in " ".join(text.split())
+    assert "ahead" in text or "behind" in text
