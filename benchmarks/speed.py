@@ -211,7 +211,8 @@ def tables(cells: dict[str, dict[str, Any]]) -> str:
 def _seconds(cell: dict[str, Any] | None, ours: dict[str, Any] | None) -> str:
     if cell is None:
         return "–"
-    ratio = f" ({cell['seconds'] / ours['seconds']:.2g}×)" if ours and ours is not cell else ""
+    times = cell["seconds"] / ours["seconds"] if ours else 1
+    ratio = f" ({times:{'.0f' if times >= 10 else '.2g'}}×)" if ours and ours is not cell else ""
     return f"{'~' if cell['extrapolated'] else ''}{cell['seconds']:.3f}{ratio}"
 
 
