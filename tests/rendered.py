@@ -59,12 +59,13 @@ def render(count: int = 8) -> tuple[View, ...]:
     return tuple(views)
 
 
-def write_photos(folder: Path, views: tuple[View, ...]) -> None:
-    """The images as PNG files under their names."""
+def write_photos(folder: Path, views: tuple[View, ...]) -> Path:
+    """The images as PNG files under their names; returns the folder."""
     for view in views:
         path = folder / view.name
         path.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(path), cv2.cvtColor(view.image, cv2.COLOR_RGB2BGR))
+    return folder
 
 
 def _view(azimuth: float, height: float, distance: float) -> TrueView:

@@ -140,7 +140,8 @@ def test_result_fields(matcher, pair):
 def test_results_print_as_one_line(matcher, pair):
     result = matcher.match(pair.image0, pair.image1, 300)
     assert repr(result.features0) == "Features(300 sift keypoints of 128 numbers, image 600x400)"
-    assert repr(result) == f"Matches({len(result)} matches between 300 and 300 sift keypoints, pair score 1.00)"
+    score = f"pair score {result.pair_score:.2f}"
+    assert repr(result) == f"Matches({len(result)} matches between 300 and 300 sift keypoints, {score})"
 
 
 def test_matching_is_an_argument(matcher, pair):

@@ -1,4 +1,4 @@
-"""The stages as commands, from photographs to a model, and what they leave for other programs."""
+"""The stages as commands, from images to a model, and what they leave for other programs."""
 
 import json
 
@@ -18,9 +18,7 @@ ONE = ("--workers", 1, "--json")
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("scene")
-    write_photos(folder, render(VIEWS))
-    return folder
+    return write_photos(tmp_path_factory.mktemp("scene"), render(VIEWS))
 
 
 @pytest.fixture(scope="module")

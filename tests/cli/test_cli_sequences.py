@@ -3,6 +3,9 @@
 import itertools
 import random
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import cv2
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 
 from linglue.cli import main
+from linglue.core.lock import LOCK
 from linglue.io.colmap.database import open_database, read_images
 from linglue.io.hloc import list_hloc_images, load_hloc_features, load_hloc_matches
 from linglue.io.pair_list import read_pairs
@@ -17,7 +21,7 @@ from linglue.sfm.current import current_state
 from linglue.sfm.workspace import Workspace
 
 STEPS = 14
-ALL_STEPS = ("add", "change", "delete", "extract", "settings", "pairs", "match", "import", "clean", "map")
+ALL_STEPS = ("add", "change", "delete", "extract", "settings", "kill", "pairs", "match", "import", "clean", "map")
 SETTINGS = (("--max-keypoints", 60), ("--max-keypoints", 90), ("--max-keypoints", 90, "--resize", 100))
 SOURCES = (("--pairs", "exhaustive"), ("--pairs", "sequential", "--overlap", 1, "--loop-every", 0))
 MATCHERS = ("mnn", "ratio")  # without a network: fast
@@ -64,6 +68,19 @@ class Folder:
         assert run("extract", self.images, "-o", self.work, *settings, "--workers", 1, *overwrite) == 0
         self.settings, self.imported = settings, False
 
+    def kill(self, settings: tuple[object, ...], rng: random.Random) -> None:
+        """Extract in a process that is killed while it works in the folder."""
+        command = [sys.executable, "-m", "linglue", "extract", self.images, "-o", self.work, *settings]
+        command += ["--workers", 1, "--quiet", *(["--overwrite"] if self.imported else [])]
+        process = subprocess.Popen([str(argument) for argument in command])
+        while process.poll() is None and not (self.work / LOCK).exists():
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.2))
+        process.kill()
+        process.wait()
+        with Workspace(self.work).features() as features:  # it may have replaced imported ones
+            self.imported = features.imported()
+
     def reimport(self, scratch: Path) -> None:
         """Export the features and import them again, as another program's."""
         assert run("export", self.work, "--hloc-features", scratch / "own.h5") == 0
@@ -98,9 +115,7 @@ def test_a_folder_gives_what_a_fresh_one_would(tmp_path, seed, capfd):
     fresh = tmp_path / "fresh"
     matcher: str | None = None
     for _ in range(STEPS):
-        step = rng.choice(
-            ["add", "change", "delete", "extract", "settings", "pairs", "match", "import", "clean", "map"]
-        )
+        step = rng.choice(ALL_STEPS)
         if step == "add":
             folder.add()
         elif step in ("change", "delete"):
@@ -109,6 +124,11 @@ def test_a_folder_gives_what_a_fresh_one_would(tmp_path, seed, capfd):
             folder.extract(folder.settings)
         elif step == "settings":
             folder.extract(rng.choice(SETTINGS))
+        elif step == "kill":
+            settings = rng.choice(SETTINGS)
+            folder.kill(settings, rng)
+            assert run("status", folder.work) == 0  # what a killed run leaves can be read,
+            folder.extract(settings)  # and the next one finishes its work
         elif step == "pairs":
             assert run("pairs", folder.work, *rng.choice(SOURCES)) == 0
         elif step == "match" and (folder.work / "pairs.tsv").is_file():
@@ -121,7 +141,7 @@ def test_a_folder_gives_what_a_fresh_one_would(tmp_path, seed, capfd):
         elif step == "map":
             check_map(folder.work)
         keypoints, matches = exported(folder.work, scratch)
-        if step in ("extract", "settings"):
+        if step in ("extract", "settings", "kill"):
             shutil.rmtree(fresh, ignore_errors=True)
             assert run("extract", folder.images, "-o", fresh, *folder.settings, "--workers", 1) == 0
             assert keypoints == exported(fresh, scratch)[0]

@@ -204,9 +204,9 @@ def test_features_of_another_kind_are_not_mixed(run, folder):
 
     rng = np.random.default_rng(0)
     for kind, dim in (("sift", 128), ("superpoint", 256)):
-        found = Features(
-            keypoints=rng.uniform(0, 99, (9, 2)), descriptors=rng.normal(size=(9, dim)), image_size=(99, 99)
-        )
+        descriptors = np.abs(rng.normal(size=(9, dim))) if kind == "sift" else rng.normal(size=(9, dim))
+        descriptors /= np.linalg.norm(descriptors, axis=1, keepdims=True)
+        found = Features(keypoints=rng.uniform(0, 99, (9, 2)), descriptors=descriptors, image_size=(99, 99))
         write_hloc_features(folder / f"{kind}.h5", "a.jpg", found)
     assert run("import-hloc", folder / "sift.h5", "-o", folder / "new", "--features", "sift").code == 0
     before = state(folder / "new")
@@ -280,7 +280,7 @@ def test_the_model_for_other_programs(run, folder):
     assert not (folder / "text").exists()
     flat = pycolmap.Reconstruction(folder / "3dgs" / "sparse" / "0")
     assert {camera.model.name for camera in flat.cameras.values()} == {"PINHOLE"}
-    assert {p.name for p in (folder / "3dgs").iterdir()} == {"images", "sparse"}
+    assert {p.name for p in (folder / "3dgs").iterdir()} == {"images", "sparse", "transforms.json", "points.ply"}
     sizes = {cv2.imread(str(folder / "3dgs" / "images" / name)).shape[:2] for name in NAMES[:-1]}
     assert sizes == {(camera.height, camera.width) for camera in flat.cameras.values()}
     refused(run("export", folder / "work", "--undistorted", folder / "3dgs"), "exists already, expected a new folder")

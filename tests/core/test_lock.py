@@ -38,6 +38,25 @@ def test_a_second_process_is_refused_or_waits_and_a_killed_one_holds_nothing(tmp
     assert "another process works here, waiting until it has finished" in caplog.text
 
 
+def test_those_who_wait_never_work_at_the_same_time_and_no_file_is_left(tmp_path, caplog):
+    caplog.set_level(logging.ERROR)
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+
+    def count():
+        for _ in range(20):
+            with locked(tmp_path / "file.db"):
+                counter.write_text(str(int(counter.read_text()) + 1))
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counter.read_text() == "80"
+    assert [path.name for path in tmp_path.iterdir()] == ["counter"]
+
+
 def test_what_users_have_there_is_not_touched(tmp_path):
     (tmp_path / ".lock").write_text("mine")
     with locked(tmp_path):

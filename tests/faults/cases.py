@@ -294,6 +294,7 @@ EVAL = [
     ("homography hpatches --estimators best -o new", "best"),
     ("homography hpatches --plot curve.gif -o new", "curve.gif"),
     ("homography hpatches -o notes.txt", "notes.txt"),
+    ("homography hpatches -o project", "project/summary.json", "another WORK"),
     ("homography hpatches --weights nan.safetensors -o new", "nan.safetensors"),
     ("pose missing -o new", "missing"),
     ("pose scene-junk -o new", "scene-junk"),

@@ -5,6 +5,7 @@ import pytest
 from PIL import ExifTags, Image
 from PIL.TiffImagePlugin import IFDRational
 
+from gps_image import gps_image
 from linglue.errors import LinGlueError
 from linglue.io.exif import UPRIGHT, Exif, read_exif, upright_size
 from linglue.io.images import read_image
@@ -20,17 +21,6 @@ def save(path, tags=None, part=None, size=(60, 40)):
     for tag, value in (part or {}).items():
         exif.get_ifd(ExifTags.IFD.Exif)[tag] = value
     image.save(path, exif=exif)
-    return path
-
-
-def photograph(path, lat=None, lon=None, lat_ref="N", lon_ref="E"):
-    """A small JPEG, with GPS coordinates in degrees, minutes and seconds if given."""
-    exif = Image.Exif()
-    gps = exif.get_ifd(ExifTags.IFD.GPSInfo)
-    if lat is not None:
-        gps[ExifTags.GPS.GPSLatitude], gps[ExifTags.GPS.GPSLatitudeRef] = lat, lat_ref
-        gps[ExifTags.GPS.GPSLongitude], gps[ExifTags.GPS.GPSLongitudeRef] = lon, lon_ref
-    Image.new("RGB", (32, 24)).save(path, exif=exif)
     return path
 
 
@@ -93,26 +83,26 @@ def test_nonsense_is_as_good_as_nothing(tmp_path, tags, part):
 
 
 def test_gps_of_a_photograph(tmp_path):
-    path = photograph(tmp_path / "a b.jpg", (48, 51, 29.6), (2, 17, 40.2))
+    path = gps_image(tmp_path / "a b.jpg", (48, 51, 29.6), (2, 17, 40.2))
     assert gps_of(path) == pytest.approx((48.858222, 2.294500), abs=1e-6)
 
 
 def test_south_and_west_are_negative(tmp_path):
-    path = photograph(tmp_path / "a.jpg", (22, 57, 6.0), (43, 12, 38.0), "S", "W")
+    path = gps_image(tmp_path / "a.jpg", (22, 57, 6.0), (43, 12, 38.0), "S", "W")
     assert gps_of(path) == pytest.approx((-22.951667, -43.210556), abs=1e-6)
 
 
 def test_decimal_degrees_and_minutes(tmp_path):
-    assert gps_of(photograph(tmp_path / "a.jpg", (48.5, 0, 0), (2, 30.5, 0))) == pytest.approx(
+    assert gps_of(gps_image(tmp_path / "a.jpg", (48.5, 0, 0), (2, 30.5, 0))) == pytest.approx(
         (48.5, 2.508333), abs=1e-6
     )
 
 
 def test_photographs_without_a_usable_position(tmp_path):
     (tmp_path / "text.jpg").write_text("no photograph")
-    assert gps_of(photograph(tmp_path / "none.jpg")) is None
-    assert gps_of(photograph(tmp_path / "zero.jpg", (0, 0, 0), (0, 0, 0))) is None
-    assert gps_of(photograph(tmp_path / "beyond.jpg", (95, 0, 0), (2, 0, 0))) is None
-    assert gps_of(photograph(tmp_path / "unknown.jpg", (IFDRational(0, 0), 0, 0), (2, 0, 0))) is None
+    assert gps_of(gps_image(tmp_path / "none.jpg")) is None
+    assert gps_of(gps_image(tmp_path / "zero.jpg", (0, 0, 0), (0, 0, 0))) is None
+    assert gps_of(gps_image(tmp_path / "beyond.jpg", (95, 0, 0), (2, 0, 0))) is None
+    assert gps_of(gps_image(tmp_path / "unknown.jpg", (IFDRational(0, 0), 0, 0), (2, 0, 0))) is None
     assert gps_of(tmp_path / "text.jpg") is None
     assert gps_of(tmp_path / "missing.jpg") is None

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from PIL import ExifTags, Image
 
+from gps_image import gps_image
 from linglue.errors import LinGlueError
 from linglue.sfm.positions import (
     exif_positions,
@@ -13,25 +13,14 @@ from linglue.sfm.positions import (
 )
 
 
-def photograph(path, lat=None, lon=None, lat_ref="N", lon_ref="E"):
-    """A small JPEG, with GPS coordinates in degrees, minutes and seconds if given."""
-    exif = Image.Exif()
-    gps = exif.get_ifd(ExifTags.IFD.GPSInfo)
-    if lat is not None:
-        gps[ExifTags.GPS.GPSLatitude], gps[ExifTags.GPS.GPSLatitudeRef] = lat, lat_ref
-        gps[ExifTags.GPS.GPSLongitude], gps[ExifTags.GPS.GPSLongitudeRef] = lon, lon_ref
-    Image.new("RGB", (32, 24)).save(path, exif=exif)
-    return path
-
-
-def test_only_photographs_with_gps_have_a_position(tmp_path):
+def test_only_images_with_gps_have_a_position(tmp_path):
     pytest.importorskip("pycolmap")
-    photos = {
-        "x/a.jpg": photograph(tmp_path / "a.jpg", (48, 0, 0), (2, 0, 0)),
-        "x/b.jpg": photograph(tmp_path / "b.jpg"),
-        "x/c.jpg": photograph(tmp_path / "c.jpg", (48, 0, 3.6), (2, 0, 0)),
+    images = {
+        "x/a.jpg": gps_image(tmp_path / "a.jpg", (48, 0, 0), (2, 0, 0)),
+        "x/b.jpg": gps_image(tmp_path / "b.jpg"),
+        "x/c.jpg": gps_image(tmp_path / "c.jpg", (48, 0, 3.6), (2, 0, 0)),
     }
-    positions = exif_positions(photos)
+    positions = exif_positions(images)
     assert sorted(positions) == ["x/a.jpg", "x/c.jpg"]
     np.testing.assert_allclose(positions["x/c.jpg"], [0, 111.2, 0], atol=0.1)  # a thousandth of a degree north
     assert exif_positions({"b": tmp_path / "b.jpg"}) == {}

@@ -48,9 +48,7 @@ def matches_of(path: Path) -> dict:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("photos")
-    write_photos(folder, render(VIEWS))
-    return folder
+    return write_photos(tmp_path_factory.mktemp("photos"), render(VIEWS))
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -41,11 +42,13 @@ COMMANDS = {
 }
 
 
+BROKEN_PIPE = 141  # exit code, as shells have it
 USAGE_ERROR = 2  # exit code of wrong options; 1 is of files and values that cannot be used
 # Options that name what is written; every other path is read.
 OUTPUTS = frozenset(
     {
         "output",
+        "docs",
         "draw",
         "plot",
         "hloc_features",
@@ -95,6 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _run(chosen, arguments)
     except LinGlueError as error:
         return _failed(f"{name}: {error}", 1)
+    except BrokenPipeError:  # whoever read our output has gone, as in `linglue status WORK | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its end
+        return BROKEN_PIPE
     except OSError as error:  # disk full, no permission: nothing a traceback would explain better
         return _failed(f"{name}: {error.filename or 'input/output'}: {error.strerror}", 1)
     except KeyboardInterrupt:
@@ -111,7 +117,8 @@ def _run(chosen: str | None, arguments: Sequence[str]) -> None:
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.WARNING)
     logging.getLogger("linglue").setLevel(levels[verbosity()])
     _check_paths(options)
-    _module(options.command).run(options)
+    with warnings.catch_warnings(record=not options.verbose):  # of other packages, about their own insides
+        _module(options.command).run(options)
 
 
 def _check_paths(options: argparse.Namespace) -> None:

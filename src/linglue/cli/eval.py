@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,12 @@ TASKS = {
     "scalability": "time and memory of presets and peers against the number of keypoints; with scenes, accuracy too",
     "ablation": "what each part contributes, on homographies and localization, at several numbers of keypoints",
     "all": "every task on the data at hand, with the peers whose weights are at hand; resumable; one HTML report",
+}
+ARGUMENTS = {  # of the tasks' functions that are options of the same name
+    "homography": ("estimators", "threshold", "seed"),
+    "pose": ("max_gap", "threshold", "seed"),
+    "localization": ("model", "truth", "top"),
+    "reconstruction": ("seed",),
 }
 OURS = "linglue"
 # Keypoints and longer side (0: original) of published tables: D2-Net's and SuperGlue's papers, hloc.
@@ -214,6 +221,7 @@ def run(options: argparse.Namespace) -> None:
         return
     if options.protocol is not None:
         options.max_keypoints, options.resize = PROTOCOLS[options.protocol]
+    _check_summary(options.output)
     if options.plot is not None:
         common.check_output(options.plot, plots.SUFFIXES)
         plots.check_plotting()
@@ -222,15 +230,8 @@ def run(options: argparse.Namespace) -> None:
     report = common.Report(options.json)
     extract = common.extract_config(options, common.device(options))
     methods = _methods(options, report, extract)
-    tasks = {
-        "homography": _run_homography,
-        "pose": _run_pose,
-        "localization": _run_localization,
-        "reconstruction": _run_reconstruction,
-        "scalability": _run_scalability,
-        "ablation": _run_ablation,
-    }
-    _print(options, report, tasks[options.task](options, methods, extract))
+    evaluate = {"scalability": _run_scalability, "ablation": _run_ablation}.get(options.task, _evaluate)
+    _print(options, report, evaluate(options, methods, extract))
     report.finish()
 
 
@@ -255,53 +256,29 @@ def _methods(options: argparse.Namespace, report: common.Report, extract: Extrac
     return methods
 
 
-def _run_homography(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:
-    return evaluation.homography(
-        options.data,
-        methods,
-        options.output,
-        extract,
-        estimators=options.estimators,
-        threshold=options.threshold,
-        seed=options.seed,
-    )
+def _evaluate(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:
+    """Call the task's function of `linglue.evaluation` with the options that are its arguments."""
+    arguments = {name: getattr(options, name) for name in ARGUMENTS[options.task]}
+    if "threshold" not in arguments and options.threshold is not None:
+        arguments["pose"] = PoseConfig(max_error=options.threshold, seed=options.seed)
+    if "workers" in options:
+        arguments["workers"] = common.workers(options, extract.device)
+    data = options.data if options.task == "homography" else options.scenes
+    result: Result = getattr(evaluation, options.task)(data, methods, options.output, extract, **arguments)
+    return result
 
 
-def _run_pose(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:
-    return evaluation.pose(
-        options.scenes,
-        methods,
-        options.output,
-        extract,
-        max_gap=options.max_gap,
-        threshold=options.threshold,
-        seed=options.seed,
-    )
-
-
-def _run_localization(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:
-    return evaluation.localization(
-        options.scenes,
-        methods,
-        options.output,
-        extract,
-        model=options.model,
-        truth=options.truth,
-        top=options.top,
-        pose=PoseConfig(max_error=options.threshold, seed=options.seed),
-        workers=common.workers(options, extract.device),
-    )
-
-
-def _run_reconstruction(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:
-    return evaluation.reconstruction(
-        options.scenes,
-        methods,
-        options.output,
-        extract,
-        seed=options.seed,
-        workers=common.workers(options, extract.device),
-    )
+def _check_summary(folder: Path) -> None:
+    """Refuse a folder with results that are not an evaluation's, such as a reconstruction's."""
+    path = folder / "summary.json"
+    if not path.exists():
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict) or not {"settings", "results"} <= found.keys():
+        raise LinGlueError(f"{path}: was not made by `linglue eval`, expected another WORK")
 
 
 def _run_scalability(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:

@@ -52,6 +52,8 @@ def run(options: argparse.Namespace) -> None:
     report = common.Report(options.json)
     with work.reading(), work.features() as features, _matches(work) as matches:
         state, stale = current_state(work, features, matches), features.stale()
+        if (options.hloc_features or options.npz) and not state.counts:
+            raise LinGlueError(f"{work.folder}: holds no current features, expected those of `linglue extract`")
         if (options.hloc_matches or options.colmap_text) and not state.matched:
             raise LinGlueError(f"{work.folder}: holds no current matches, expected those of `linglue match-pairs`")
         _export_features(options, sorted(state.counts), features)

@@ -1,4 +1,4 @@
-"""Replace the matches in a COLMAP database of SIFT features by better ones; interrupted work goes on where it was."""
+"""Replace the matches in a COLMAP database of SIFT features by better ones; interrupted work is resumed."""
 
 from __future__ import annotations
 

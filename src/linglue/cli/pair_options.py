@@ -12,6 +12,7 @@ DEFAULTS = PairsConfig()
 
 
 def add_pairs(parser: argparse.ArgumentParser) -> None:
+    """--pairs and what goes with it; read them with `pairs_config`."""
     group = parser.add_argument_group("pairs")
     group.add_argument(
         "--pairs",

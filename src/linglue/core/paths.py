@@ -31,7 +31,13 @@ def check_name(name: str, where: str | Path) -> str:
 
 
 def path_below(folder: Path, name: str, suffix: str = "") -> Path:
-    """Where something about the image `name` is written: `folder/name` and a suffix, checked."""
+    """Where something about an image is written: `folder/name` and a suffix, checked.
+
+    Args:
+        folder: that it stays below.
+        name: of the image.
+        suffix: appended, as ".npz".
+    """
     return folder / f"{check_name(name, folder)}{suffix}"
 
 

@@ -45,10 +45,14 @@ def reconstruct_by_colmap(
     work: Workspace,
     config: ColmapConfig,
 ) -> Summary:
-    """The largest model of the images below `images`, in `work.model`, unless the folder has it already.
+    """The largest model of the images, in `work.model`, unless it is there; its matching seconds exclude verification.
 
-    `cameras`: known intrinsics by name, kept as they are; without any, COLMAP's own guess is refined. The seconds of
-    the summary are those of a whole stage; the matching's are without the verification.
+    Args:
+        images: folder of the images.
+        files: the images to use.
+        cameras: known intrinsics by name, kept as they are; none: COLMAP's own guess, refined.
+        work: where database and model lie.
+        config: what is chosen for COLMAP.
     """
     made_from = settings_hash(
         {

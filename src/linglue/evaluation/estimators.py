@@ -77,7 +77,11 @@ HOMOGRAPHY_ESTIMATORS: dict[str, HomographyEstimator] = {
 
 
 def check_estimators(names: list[str]) -> None:
-    """Refuse unknown or not installed estimators before any work is done."""
+    """Refuse unknown or not installed estimators before any work is done.
+
+    Args:
+        names: of HOMOGRAPHY_ESTIMATORS.
+    """
     for name in names:
         if name not in HOMOGRAPHY_ESTIMATORS:
             raise LinGlueError(f"estimator is {name!r}, expected {', '.join(HOMOGRAPHY_ESTIMATORS)}")
@@ -86,7 +90,11 @@ def check_estimators(names: list[str]) -> None:
 
 
 def version(estimator: str) -> str:
-    """The package and version behind an estimator, e.g. "PoseLib 2.0.5"."""
+    """The package and version behind an estimator, e.g. "PoseLib 2.0.5".
+
+    Args:
+        estimator: its name.
+    """
     if estimator == "poselib":
         return f"PoseLib {need('poselib', 'the estimator poselib').__version__}"
     return f"OpenCV {cv2.__version__}"
@@ -110,6 +118,14 @@ def relative_pose(
 
     The translation is known up to its length. `scale` multiplies the threshold, for points that are given at another
     resolution than the threshold.
+
+    Args:
+        points0: (K, 2) pixels of image 0.
+        points1: (K, 2) their matches in image 1.
+        camera0: of image 0.
+        camera1: of image 1.
+        settings: threshold and seed.
+        scale: multiplies the threshold, for points at another resolution than it is meant at.
     """
     poselib = need("poselib", "relative pose")
     if len(points0) < 5:

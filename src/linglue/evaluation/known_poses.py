@@ -51,7 +51,11 @@ class KnownScene:
 
 
 def is_eth3d(folder: Path) -> bool:
-    """Whether a folder is a scene of ETH3D, undistorted."""
+    """Whether a folder is a scene of ETH3D, undistorted.
+
+    Args:
+        folder: of the scene.
+    """
     return (folder / ETH3D_MODEL).is_dir() and (folder / ETH3D_IMAGES).is_dir()
 
 
@@ -77,7 +81,11 @@ def load_known_scene(folder: Path, model: Path | None = None) -> KnownScene:
 
 
 def find_model(folder: Path) -> Path:
-    """The one folder below that holds a COLMAP model."""
+    """The one folder below that holds a COLMAP model.
+
+    Args:
+        folder: to search.
+    """
     found = sorted({path.parent for name in _MODEL_FILES for path in folder.rglob(name)})
     if len(found) != 1:
         which = ": " + ", ".join(str(path.relative_to(folder)) for path in found) if found else ""
@@ -86,7 +94,11 @@ def find_model(folder: Path) -> Path:
 
 
 def views_of(model: pycolmap.Reconstruction) -> dict[str, KnownView]:
-    """The registered images of a model, sorted by name."""
+    """The registered images of a model, sorted by name.
+
+    Args:
+        model: with poses.
+    """
     images = sorted(map(model.image, model.reg_image_ids()), key=lambda image: image.name)
     return {
         image.name: KnownView(model.camera(image.camera_id), Pose.from_matrix(image.cam_from_world().matrix()))
@@ -109,7 +121,15 @@ def write_known_database(
     pairs: Sequence[Pair],
     matches: Callable[[str, str], IndexArray],
 ) -> None:
-    """COLMAP's database of the views, with those of the matches (K, 2) verified that agree with the true poses."""
+    """COLMAP's database of the views, with those of the matches (K, 2) verified that agree with the true poses.
+
+    Args:
+        path: of the database.
+        views: cameras and poses by image name.
+        features: of an image by name.
+        pairs: of image names.
+        matches: (K, 2) indices of a pair.
+    """
     keypoints = {name: colmap_from_pixel(features(name).keypoints.astype(np.float64)) for name in views}
     cameras = {name: view.camera for name, view in views.items()}
     write_database(path, cameras, features, ((*pair, matches(*pair)) for pair in pairs))
@@ -137,7 +157,13 @@ def _agree(view0: KnownView, view1: KnownView, points0: np.ndarray, points1: np.
 
 
 def triangulate(database: Path, views: Mapping[str, KnownView], seed: int = 0) -> pycolmap.Reconstruction:
-    """The sparse model of some views of a database of `write_known_database`; the others have no influence."""
+    """The sparse model of some views of a database of `write_known_database`; the others have no influence.
+
+    Args:
+        database: of `write_known_database`.
+        views: those that make the model.
+        seed: of COLMAP.
+    """
     pycolmap = quiet_pycolmap(_PURPOSE)
     model = pycolmap.Reconstruction()
     with open_database(database) as opened:

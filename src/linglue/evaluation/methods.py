@@ -75,7 +75,11 @@ def parse_method(text: str, extract: ExtractConfig) -> Method:
 
 
 def find_front_end_file(name: str) -> Path | None:
-    """The peers' weights of a front-end, where they are at hand; None: it finds its own."""
+    """The peers' weights of a front-end, where they are at hand; None: it finds its own.
+
+    Args:
+        name: of the front-end.
+    """
     try:
         return find_peer_file(FRONT_END_FILES[name], f"front-end {name}") if name in FRONT_END_FILES else None
     except NoWeights:

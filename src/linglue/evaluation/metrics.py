@@ -16,6 +16,10 @@ def auc(errors: ArrayLike, thresholds: Sequence[float]) -> list[float]:
 
     The curve of SuperGlue's pose_auc: straight lines from (0, 0) through (error, rank / number) of the sorted errors
     (N,), flat from the last error to the threshold, integrated exactly. A failure is an infinite error.
+
+    Args:
+        errors: (N,), infinite for a failure.
+        thresholds: in the unit of the errors.
     """
     sorted_errors = np.sort(np.asarray(errors, dtype=np.float64))
     if len(sorted_errors) == 0:
@@ -32,7 +36,12 @@ def auc(errors: ArrayLike, thresholds: Sequence[float]) -> list[float]:
 
 
 def share_within(errors: ArrayLike, thresholds: Sequence[float]) -> list[float]:
-    """Share of the errors (K,) that are at most each threshold; 0 where there are no errors."""
+    """Share of the errors (K,) that are at most each threshold; 0 where there are no errors.
+
+    Args:
+        errors: (K,).
+        thresholds: inclusive.
+    """
     values = np.asarray(errors, dtype=np.float64)
     return [float((values <= threshold).mean()) if len(values) else 0.0 for threshold in thresholds]
 

@@ -26,7 +26,11 @@ class Table:
     labels: int = 1
 
     def text(self) -> str:
-        """Columns aligned for a terminal: names to the left, numbers to the right."""
+        """Columns aligned for a terminal: names to the left, numbers to the right.
+
+        Args:
+            markdown: for documents instead of a terminal.
+        """
         lines: list[Any] = []
         for before, row in zip((None, *self.rows), self.rows, strict=False):
             if before is not None and self.labels > 1 and before[0] != row[0]:
@@ -69,7 +73,11 @@ class Result:
     files: Mapping[str, Any] = field(default_factory=dict)  # written beside summary and rows
 
     def text(self, markdown: bool = False) -> str:
-        """All tables and the note about them, for a terminal or for documents."""
+        """All tables and the note about them, for a terminal or for documents.
+
+        Args:
+            markdown: for documents instead of a terminal.
+        """
         tables = [table.markdown() if markdown else table.text() for table in self.shown()]
         return "\n\n".join([*tables, self.note])
 
@@ -93,6 +101,9 @@ class Result:
     def write(self, folder: str | Path) -> dict[str, Path]:
         """Write summary.json and the rows as CSV.
 
+        Args:
+            folder: where to; it is made.
+
         Returns:
             The two files by what they hold.
         """
@@ -104,13 +115,21 @@ class Result:
         return files
 
     def save(self, path: Path) -> None:
-        """Write all of it as one JSON file, for `Result.load`."""
+        """Write all of it as one JSON file, for `Result.load`.
+
+        Args:
+            path: of the file.
+        """
         content = {**vars(self), "tables": [vars(table) for table in self.tables]}
         write_json(path, content)
 
     @classmethod
     def load(cls, path: Path) -> Result:
-        """What `save` wrote."""
+        """What `save` wrote.
+
+        Args:
+            path: of the file.
+        """
         content = read_json(path)
         tables = [Table(tuple(t["header"]), tuple(map(tuple, t["rows"])), t["labels"]) for t in content.pop("tables")]
         return cls(**content, tables=tables)
@@ -149,7 +168,12 @@ class PairValues(Protocol):
 
 
 def pair_columns(method: str, score: PairValues) -> dict[str, Any]:
-    """The first columns of the row of a method and a pair."""
+    """The first columns of the row of a method and a pair.
+
+    Args:
+        method: its name.
+        score: of the pair.
+    """
     return {
         "method": method,
         "pair": score.pair,
@@ -162,17 +186,30 @@ def pair_columns(method: str, score: PairValues) -> dict[str, Any]:
 
 
 def percent(value: float) -> str:
-    """0.8971 → "89.7"."""
+    """0.8971 → "89.7".
+
+    Args:
+        value: a share.
+    """
     return f"{100 * value:.1f}"
 
 
 def relative(value: float, base: float | None) -> str:
-    """A time as a multiple of the base's, or in milliseconds without one."""
+    """A time as a multiple of the base's, or in milliseconds without one.
+
+    Args:
+        value: seconds.
+        base: seconds of the method to compare with, if any.
+    """
     return f"{1000 * value:.0f}" if not base else f"{value / base:.1f}"
 
 
 def json_values(value: Any) -> Any:
-    """`value` with None for every number that JSON cannot hold."""
+    """`value` with None for every number that JSON cannot hold.
+
+    Args:
+        value: of mappings, sequences, numbers and texts.
+    """
     if isinstance(value, Mapping):
         return {str(key): json_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -183,19 +220,33 @@ def json_values(value: Any) -> Any:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON values; infinite numbers become null."""
+    """Write JSON values; infinite numbers become null.
+
+    Args:
+        path: of the file.
+        content: to write.
+    """
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(json_values(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What `write_json` wrote; null stays None."""
+    """What `write_json` wrote; null stays None.
+
+    Args:
+        path: of the file.
+    """
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One line per row, columns in the order of the first row's keys."""
+    """One line per row, columns in the order of the first row's keys.
+
+    Args:
+        path: of the file.
+        rows: with the same keys.
+    """
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
         writer.writeheader()

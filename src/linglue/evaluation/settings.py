@@ -24,7 +24,14 @@ TIME_NOTE = (
 def common_settings(
     task: str, extract: ExtractConfig, methods: Mapping[str, Mapping[str, Any]], robust: RobustSettings | None = None
 ) -> dict[str, Any]:
-    """What every task records about a run."""
+    """What every task records about a run.
+
+    Args:
+        task: its name.
+        extract: the common front-end.
+        methods: settings by method.
+        robust: of the robust estimators, if any.
+    """
     settings = {
         "task": task,
         **extract.settings(),
@@ -69,7 +76,11 @@ def extraction_note(prepared: Prepared, extract: ExtractConfig, methods: Mapping
 
 
 def robust_note(robust: RobustSettings) -> str:
-    """The settings of a robust estimator, in words."""
+    """The settings of a robust estimator, in words.
+
+    Args:
+        robust: threshold and seed.
+    """
     return (
         f"threshold {robust.threshold:g} px, confidence {CONFIDENCE}, at most {MAX_ITERATIONS} iterations, "
         f"seed {robust.seed}"
@@ -77,7 +88,11 @@ def robust_note(robust: RobustSettings) -> str:
 
 
 def check_scene_names(scenes: Sequence[Path]) -> None:
-    """Refuse scenes that would share a folder of results."""
+    """Refuse scenes that would share a folder of results.
+
+    Args:
+        scenes: folders.
+    """
     if not scenes:
         raise LinGlueError("no scene to measure, expected at least one")
     twice = [name for name, times in Counter(scene.resolve().name for scene in scenes).items() if times > 1]

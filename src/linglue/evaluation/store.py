@@ -68,12 +68,23 @@ class Prediction:
 
 
 def scene_folder(work: Path, scene: str, extract: ExtractConfig) -> Path:
-    """Where the features of a scene and the matches of all methods lie, for every evaluation in a work folder."""
+    """Where the features of a scene and the matches of all methods lie, for every evaluation in a work folder.
+
+    Args:
+        work: work folder.
+        scene: its name.
+        extract: how features are taken.
+    """
     return work / scene / settings_hash({**extract.settings(), "code": code_sha256(*_FEATURE_CODE)})
 
 
 def matches_file(folder: Path, method: str) -> Path:
-    """The file of a method's matches in a folder of `scene_folder`."""
+    """The file of a method's matches in a folder of `scene_folder`.
+
+    Args:
+        folder: of `scene_folder`.
+        method: its name.
+    """
     plain = re.sub(r"[^\w.-]", "_", method)  # package:Name is a method, too
     return folder / f"matches-{plain}.db"
 
@@ -82,6 +93,13 @@ def extract_named(
     folder: Path, names: Iterable[str], extract: ExtractConfig, store: FeatureStore, workers: int = 1
 ) -> Extracted:
     """Features of the named images below a folder into the store.
+
+    Args:
+        folder: of the images.
+        names: relative to it.
+        extract: how features are taken.
+        store: where they go.
+        workers: processes.
 
     Returns:
         What the stage did; images that are missing or cannot be used are among its problems.
@@ -140,7 +158,12 @@ class Predictions:
         self.extract = extract
 
     def make(self, pairs: Sequence[Pair], methods: Mapping[str, MatcherConfig]) -> int:
-        """Make what is missing, one method after another; returns how many predictions that were."""
+        """Make what is missing, one method after another; returns how many predictions that were.
+
+        Args:
+            pairs: of this group.
+            methods: matchers by name.
+        """
         folder = pairs[0].image0.parent
         names = [image.name for pair in pairs for image in (pair.image0, pair.image1)]
         wanted = sorted({make_pair(pair.image0.name, pair.image1.name) for pair in pairs})
@@ -156,7 +179,12 @@ class Predictions:
         return made
 
     def load(self, pairs: Sequence[Pair], method: str) -> list[Prediction]:
-        """The predictions of one method for all pairs, in their order."""
+        """The predictions of one method for all pairs, in their order.
+
+        Args:
+            pairs: of this group.
+            method: its name.
+        """
         with self.workspace.features() as features, MatchStore(matches_file(self.workspace.folder, method)) as matches:
             seconds, get = matches.seconds(), lru_cache(FEATURES_KEPT)(features.get)
             return [_prediction(pair, get, matches, seconds) for pair in pairs]

@@ -97,7 +97,11 @@ class Limits:
 
 
 def warp(points: np.ndarray) -> np.ndarray:
-    """Where points (N, 2) of image 0 are in image 1: rotated, shrunk, seen from the side, and gently bent."""
+    """Where points (N, 2) of image 0 are in image 1: rotated, shrunk, seen from the side, and gently bent.
+
+    Args:
+        points: (N, 2) pixels.
+    """
     centre = np.array(SIZE) / 2
     x, y = ((points - centre) / centre[0]).T
     depth = 1 + 0.25 * x + 0.1 * y
@@ -159,7 +163,11 @@ class Probe(Stopwatch):
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measure what runs inside, as one stage."""
+        """Measure what runs inside, as one stage.
+
+        Args:
+            name: of the stage.
+        """
         ctypes.CDLL("libc.so.6").malloc_trim(0)  # else memory that was freed before would be used again, uncounted
         Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
         before, start = _status("VmRSS"), time.process_time()

@@ -1,4 +1,4 @@
-"""What a photograph's header says: size, orientation, camera, focal length, GPS. The one reader of EXIF, with Pillow.
+"""What an image's header says: size, orientation, camera, focal length, GPS. The one reader of EXIF, with Pillow.
 
 Nothing is decoded. EXIF is damaged in many ways, so each entry that cannot be used is simply not there.
 """
@@ -26,7 +26,7 @@ _DIAGONAL_35MM = 43.27  # millimetres of the frame that 35 mm equivalents are me
 
 @dataclass(frozen=True)
 class Exif:
-    """The header of a photograph.
+    """The header of an image.
 
     Example:
         >>> Exif(ImageSize(640, 480), orientation=6).upright_size
@@ -34,7 +34,7 @@ class Exif:
     """
 
     size: ImageSize  # as stored
-    orientation: int = UPRIGHT  # 1 to 8, how the stored image must be turned
+    orientation: int = UPRIGHT  # 1 to 8, how the stored image must be rotated or mirrored
     make: str | None = None
     model: str | None = None
     focal_mm: float | None = None
@@ -54,7 +54,7 @@ class Exif:
 
     @property
     def camera(self) -> tuple[object, ...] | None:
-        """Equal for photographs of one camera at one focal length; None where the header names none."""
+        """Equal for images of one camera at one focal length; None where the header names none."""
         focal = self.focal_35mm or self.focal_mm
         return None if None in (self.make, self.model, focal) else (self.make, self.model, focal, self.size)
 
@@ -90,7 +90,12 @@ def upright_size(path: str | Path) -> ImageSize:
 
 
 def on_earth(lat: float, lon: float) -> bool:
-    """Whether degrees are a latitude and a longitude; not for NaN, which EXIF's 0/0 becomes."""
+    """Whether these are degrees of latitude and longitude; not for NaN, which EXIF's 0/0 becomes.
+
+    Args:
+        lat: −90 to 90.
+        lon: −180 to 180.
+    """
     return abs(lat) <= 90 and abs(lon) <= 180
 
 

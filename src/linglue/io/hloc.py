@@ -86,9 +86,11 @@ def load_hloc_features(
 
 
 def save_hloc_features(path: str | Path, features: Iterable[tuple[str, Features]]) -> None:
-    """Write a whole file from (image name, features), in float32; scales stay diameters and orientations radians.
+    """Write a whole file, in float32; scales stay diameters and orientations radians. It appears when all is written.
 
-    It appears when all is written. Images are asked for one at a time and not kept.
+    Args:
+        path: the file.
+        features: (image name, features), asked for one at a time and not kept.
     """
     with atomic_path(path) as temporary, _opened(temporary, "w", path) as file:
         for name, found in features:
@@ -96,9 +98,14 @@ def save_hloc_features(path: str | Path, features: Iterable[tuple[str, Features]
 
 
 def write_hloc_features(path: str | Path, name: str, features: Features) -> None:
-    """Add or replace the image `name` in a file, as `save_hloc_features` writes it.
+    """Add or replace one image in a file, as `save_hloc_features` writes it.
 
-    Changes the file in place, as HDF5 must: a crash can damage it, and two writers at once are not allowed.
+    Changes the file in place, as HDF5 must: a crash can damage it, and there must be one writer at a time.
+
+    Args:
+        path: the file, made if it is not there.
+        name: of the image.
+        features: of the image.
     """
     with _opened(path, "a") as file:
         _put(file, path, name, features)
@@ -109,10 +116,14 @@ def save_hloc_matches(
     matches: Iterable[tuple[str, str, IndexArray, FloatArray]],
     keypoints: Mapping[str, int],
 ) -> None:
-    """Write a whole file from (name0, name1, (K, 2) indices, (K,) scores); it appears when all is written.
+    """Write the matches of many pairs; the file appears when all is written.
 
-    `keypoints`: their number in every image. Indices are int32 (hloc's own writer cuts them to 16 bits, its reader
-    takes any), scores float32.
+    Indices are int32 (hloc's own writer cuts them to 16 bits, its reader takes any), scores float32.
+
+    Args:
+        path: the file.
+        matches: (name0, name1, (K, 2) indices, (K,) scores) of each pair.
+        keypoints: their number in every image.
     """
     with atomic_path(path) as temporary, _opened(temporary, "w", path) as file:
         for name0, name1, indices, scores in matches:
@@ -137,9 +148,15 @@ def save_hloc_matches(
 
 
 def load_hloc_matches(path: str | Path, name0: str, name1: str) -> tuple[IndexArray, FloatArray]:
-    """(K, 2) indices into the features of the two images, in this order, and (K,) scores; 1 if none are stored.
+    """The matches of a pair; found whichever image was matched first, and in files of older versions too.
 
-    A pair is found whichever image was matched first, and in files of older versions too.
+    Args:
+        path: the file.
+        name0: of an image.
+        name1: of the other.
+
+    Returns:
+        (K, 2) indices into the features of the two images, in this order, and (K,) scores; 1 if none are stored.
     """
     with _opened(path, "r") as file:
         for separator in ("/", "_"):  # hloc's own now, and in its older files

@@ -168,7 +168,12 @@ def to_grey(image: Image) -> NDArray[np.uint8]:
 
 
 def shrink(image: Image, longer_side: int | None) -> Image:
-    """The image with its longer side at most `longer_side`; never enlarges."""
+    """The image with its longer side at most so long.
+
+    Args:
+        image: (H, W, 3).
+        longer_side: pixels; None, or more than it has: the image itself.
+    """
     height, width = image.shape[:2]
     factor = 1.0 if longer_side is None else longer_side / max(height, width)
     if factor >= 1:

@@ -20,7 +20,12 @@ _OPTIONAL = ("scales", "oris")
 
 
 def save_features(path: str | Path, features: Features) -> None:
-    """Write one feature set: keypoints, descriptors, scores, image_size, kind and, where known, scales and oris."""
+    """Write one feature set: keypoints, descriptors, scores, image_size, kind and, where known, scales and oris.
+
+    Args:
+        path: the file, .npz.
+        features: of one image.
+    """
     path = _checked_suffix(path, (".npz",))
     arrays: dict[str, Any] = {
         "keypoints": features.keypoints,

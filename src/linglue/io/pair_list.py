@@ -16,7 +16,16 @@ Pair = tuple[str, str]  # two different image names, the smaller one first
 
 
 def make_pair(name_a: str, name_b: str) -> Pair:
-    """The pair of two images, whichever is given first."""
+    """The pair of two images.
+
+    Args:
+        name_a: of an image.
+        name_b: of another; either may come first.
+
+    Example:
+        >>> make_pair("b.jpg", "a.jpg")
+        ('a.jpg', 'b.jpg')
+    """
     if name_a == name_b:
         raise LinGlueError(f"{name_a!r} is paired with itself, expected two different images")
     return (name_a, name_b) if name_a < name_b else (name_b, name_a)
@@ -46,7 +55,12 @@ def read_pairs(path: str | Path) -> list[Pair]:
 
 
 def write_pairs(path: str | Path, pairs: Iterable[Pair]) -> None:
-    """Write the pairs, sorted, in a form `read_pairs` gives back unchanged."""
+    """Write pairs, sorted, in a form `read_pairs` gives back unchanged.
+
+    Args:
+        path: the file; it appears whole.
+        pairs: names without tabs and line breaks.
+    """
     wanted = sorted({make_pair(*pair) for pair in pairs})
     for name in (name for pair in wanted for name in pair):
         if not name or any(character in name for character in "\t\n\r"):

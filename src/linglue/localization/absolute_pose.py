@@ -49,6 +49,7 @@ class ModelPoints:
 
     @classmethod
     def of(cls, model: pycolmap.Reconstruction) -> ModelPoints:
+        """Those of a model of COLMAP."""
         ids = np.array(sorted(model.point3D_ids()), dtype=np.uint64)
         positions = np.array([model.point3D(number).xyz for number in ids.tolist()]).reshape(-1, 3)
         shown = {}
@@ -91,10 +92,16 @@ def estimate_pose(
     refine_camera: bool = False,
     config: PoseConfig | None = None,
 ) -> PoseEstimate:
-    """Pose of an image with `keypoints` (N, 2) from its matches with images of the model.
+    """The pose of an image from its matches with images of a model.
 
-    With `refine_camera` the intrinsics are a first guess: focal length and distortion are found together with the pose,
-    and a focal length that is not even from EXIF (`has_prior_focal_length`) is found from nothing.
+    Args:
+        points: of the model.
+        keypoints: (N, 2) pixels of the image.
+        matches: names of images of the model with (K, 2) indices into `keypoints` and into theirs.
+        camera: COLMAP's, of the image.
+        refine_camera: its intrinsics are a first guess: focal length and distortion are found together with the pose,
+            and a focal length that is not even from EXIF (`has_prior_focal_length`) is found from nothing.
+        config: thresholds and seed.
     """
     config = config or PoseConfig()
     pairs = points.correspondences(matches)

@@ -39,6 +39,7 @@ class Located:
 
     @classmethod
     def of(cls, name: str, made_from: str, found: Localization) -> Located:
+        """What is kept of the localization of an image."""
         pose = found.cam_from_world
         return cls(
             name,
@@ -54,6 +55,7 @@ class Located:
 
     @property
     def pose(self) -> Pose | None:
+        """Camera from world; None where the image was not localized."""
         return None if self.cam_from_world is None else Pose.from_numbers(np.array(self.cam_from_world))
 
 
@@ -68,7 +70,13 @@ class Run:
 
 
 def map_settings(work: Workspace, config: LocalizeConfig, matcher: Mapping[str, Any]) -> dict[str, Any]:
-    """All that decides where an image is found, but the image itself: map, configuration and matcher."""
+    """All that decides where an image is found, but the image itself.
+
+    Args:
+        work: of the map.
+        config: how images are localized.
+        matcher: JSON values of extraction and matcher.
+    """
     with work.features() as store:
         features = fingerprint(features=store.made_from())
     return {
@@ -82,10 +90,14 @@ def map_settings(work: Workspace, config: LocalizeConfig, matcher: Mapping[str, 
 def localize_queries(
     queries: Sequence[Query], load_map: Callable[[], Localizer], settings: Mapping[str, Any], record: Path
 ) -> Run:
-    """Localize all images; those that `record` has from the same image, camera and `settings` are kept.
+    """Localize all images; what is known from the same image, camera and settings is kept.
 
-    The record is a file of JSON lines, one per image, written as they are finished: a killed run loses the image it was
-    working on. The map is loaded only if there is something to do.
+    Args:
+        queries: the images.
+        load_map: called only if there is something to do.
+        settings: of `map_settings`.
+        record: a file of JSON lines, one per image, written as they are finished: a killed run loses the image it was
+            working on.
     """
     problems: list[str] = []
     found: dict[str, Located] = {}

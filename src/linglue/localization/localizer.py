@@ -85,7 +85,16 @@ class Localizer:
 
     @classmethod
     def from_work(cls, folder: str | Path, matcher: Matcher, config: LocalizeConfig | None = None) -> Localizer:
-        """The map that `linglue reconstruct` left in a work folder; `matcher` is for its kind of features."""
+        """The map that `linglue reconstruct` left in a work folder.
+
+        Args:
+            folder: the work folder.
+            matcher: for its kind of features.
+            config: how images are localized.
+
+        Example:
+            localizer = Localizer.from_work("WORK", Matcher.from_pretrained("sift"))
+        """
         work = Workspace(Path(folder))
         check_map(work)
         model = read_model(work.model)
@@ -106,11 +115,17 @@ class Localizer:
     def localize(
         self, query: ImageSource | Features, camera: pycolmap.Camera | None = None, refine_camera: bool = False
     ) -> Localization:
-        """The pose of an image: a path, an array or tensor, or features that were extracted before.
+        """The pose of an image.
 
-        `camera`: COLMAP's, of the image's size; its intrinsics are kept as they are, or with `refine_camera` taken as a
-        first guess. Without one they are found together with the pose, beginning with the EXIF of a path.
-        An image that cannot be localized has no pose and a reason; one that cannot be used raises a LinGlueError.
+        Args:
+            query: a path, an array or tensor, or features that were extracted before.
+            camera: COLMAP's, of the image's size; without, its intrinsics are found together with the pose, beginning
+                with the EXIF of a path.
+            refine_camera: the intrinsics of `camera` are a first guess; else they are kept as they are.
+
+        Returns:
+            The pose; for an image that cannot be localized a reason instead. One that cannot be used raises a
+            LinGlueError.
         """
         config, watch = self.config, Stopwatch(self.matcher.device)
         with watch.stage("extract"):

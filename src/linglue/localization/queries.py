@@ -28,10 +28,15 @@ class Query:
 
 
 def find_queries(source: Path, images: Path | None, intrinsics: str | None) -> tuple[list[Query], list[str]]:
-    """The images of a folder, those of a list with intrinsics, relative to `images`, or one; and lines about problems.
+    """The images of a folder, of a list, or one.
 
-    A list has lines `name MODEL width height params…`, as hloc's and Aachen's. The cameras of a folder's images come
-    from `intrinsics` (see `CameraConfig`), EXIF or a guess.
+    Args:
+        source: a folder, an image, or a list with lines `name MODEL width height params…`, as hloc's and Aachen's.
+        images: what the names of a list are relative to.
+        intrinsics: of the images of a folder (see `CameraConfig`); EXIF or a guess unless given.
+
+    Returns:
+        The queries, and one line about each image that cannot be used.
     """
     if source.is_dir():
         if images is not None:
@@ -96,5 +101,11 @@ def describe_camera(camera: pycolmap.Camera) -> str:
 
 
 def problem_line(name: str, path: Path, error: LinGlueError) -> str:
-    """What is told about an image that cannot be used."""
+    """What is told about an image that cannot be used.
+
+    Args:
+        name: of the image.
+        path: its file, which is not said twice.
+        error: what is wrong with it.
+    """
     return f"{name}: left out ({str(error).removeprefix(f'{path}: ')})"

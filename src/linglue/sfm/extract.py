@@ -69,6 +69,12 @@ def extract_images(images: list[ImageFile], config: ExtractConfig, store: Featur
     """Features of all images into the store; those it has from the same content and settings stay.
 
     From now on these images are the current ones, and no others. Imported features are used as they are.
+
+    Args:
+        images: as `scan_images` found them.
+        config: how features are taken.
+        store: where they are kept.
+        workers: processes.
     """
     if store.imported():
         return _use_imported(images, store)

@@ -67,7 +67,12 @@ class Mapped:
 
 
 def verify_geometry(database: Path, config: MappingConfig) -> None:
-    """Add the geometry of each matched pair and the matches that obey it. Pairs that have one already are skipped."""
+    """Add the geometry of each matched pair and the matches that obey it. Pairs that have one already are skipped.
+
+    Args:
+        database: COLMAP's, changed in place.
+        config: its threads and seed.
+    """
     check_database(database)
     pycolmap = quiet_pycolmap(_PURPOSE)
     verifier, pairing = pycolmap.GeometricVerifierOptions(), pycolmap.ExistingMatchedPairingOptions()

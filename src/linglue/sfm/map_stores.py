@@ -65,6 +65,16 @@ def map_stores(
     """The model of the images in `work.model` and all that goes with it.
 
     A model of fewer images with the same features and cameras is continued. The caller holds the folder's lock.
+
+    Args:
+        work: the folder.
+        features: its features, open.
+        matches: its matches, open.
+        inputs: the images and pairs that the model is made of.
+        camera_config: which camera each image has.
+        mapping: how the model is made.
+        pictures: also draw it.
+        watch: gets the seconds of every stage.
     """
     sizes = features.sizes()
     cameras = assign_cameras(inputs.paths, {name: sizes[name] for name in inputs.names}, camera_config)
@@ -77,16 +87,12 @@ def map_stores(
     with watch.stage("database"):
         _ensure_database(work, plan, inputs.pairs, features, matches)
     with watch.stage("verification"):
-        if work.notes().get("verified") != plan.made_from:
-            verify_geometry(work.database, mapping)
-            work.note(verified=plan.made_from)
-        verified = verified_matches(work.database)
+        verified = _ensure_verified(work, plan, mapping)
     with watch.stage("model"):
         model, smaller = _ensure_model(work, plan, inputs, mapping)
     registered = registered_names(model)
-    if not work.is_made(work.retrieval, plan.made_from):
-        with watch.stage("retrieval"), work.making(work.retrieval, plan.made_from):  # for `linglue localize`
-            Retrieval.build(registered, features.get).save(work.retrieval)
+    with watch.stage("retrieval"):
+        _ensure_retrieval(work, plan, registered, features)
     if not all(work.is_made(path, plan.made_from) for path in drawings):
         with watch.stage("pictures"):
             _draw(work, plan.made_from, model, inputs.names, verified, registered)
@@ -98,12 +104,7 @@ def map_stores(
         unregistered=tuple(unregistered),
         smaller_models=smaller,
         seconds=dict(watch.seconds),
-        settings={
-            "made_from": plan.made_from,
-            **inputs.settings,
-            "cameras": asdict(camera_config),
-            "mapping": asdict(mapping),
-        },
+        settings=_settings(plan, inputs, camera_config, mapping),
         problems=problems,
         notes=_notes(work, inputs),
         reasons={name: _why_unregistered(name, inputs.pairs, verified) for name in unregistered},
@@ -111,6 +112,30 @@ def map_stores(
     with work.making(work.summary, plan.made_from):  # last: it says that all is there
         write_summary(work.summary, summary)
     return summary
+
+
+def _settings(plan: _Plan, inputs: Inputs, cameras: CameraConfig, mapping: MappingConfig) -> dict[str, Any]:
+    return {
+        "made_from": plan.made_from,
+        **inputs.settings,
+        "cameras": asdict(cameras),
+        "mapping": asdict(mapping),
+    }
+
+
+def _ensure_verified(work: Workspace, plan: _Plan, mapping: MappingConfig) -> dict[Pair, int]:
+    """The number of verified matches of each pair."""
+    if work.notes().get("verified") != plan.made_from:
+        verify_geometry(work.database, mapping)
+        work.note(verified=plan.made_from)
+    return verified_matches(work.database)
+
+
+def _ensure_retrieval(work: Workspace, plan: _Plan, names: list[str], features: FeatureStore) -> None:
+    """For `linglue localize`."""
+    if not work.is_made(work.retrieval, plan.made_from):
+        with work.making(work.retrieval, plan.made_from):
+            Retrieval.build(names, features.get).save(work.retrieval)
 
 
 def _plan(
@@ -252,6 +277,11 @@ def merge_points(indices: IndexArray, first0: IndexArray, first1: IndexArray) ->
     """Matches (K, 2), best first, between the first keypoints of their points; each point of an image is matched once.
 
     Otherwise the tracks of one point would split by orientations.
+
+    Args:
+        indices: (K, 2) keypoints of image 0 and image 1.
+        first0: (N0,) for each keypoint the first at the same point.
+        first1: (N1,) the same for image 1.
     """
     merged = np.column_stack([first0[indices[:, 0]], first1[indices[:, 1]]])
     for side in (0, 1):

@@ -43,11 +43,16 @@ class Rematched:
 
 
 def match_database(path: str | Path, pairs: str | Path, matcher: MatcherConfig, verify: bool = True) -> Rematched:
-    """Replace the matches of `pairs` in the database by those of `matcher`, and their two-view geometries.
+    """Replace the matches of pairs in a database by better ones, and their two-view geometries.
 
-    `pairs`: "existing" (those the database has matches of), "exhaustive", or a pair list file. A copy is changed and
-    takes the database's place when all is done. Each pair is remembered with what it was made from: the next run goes
-    on where a killed one was, and does again only what changed.
+    A copy is changed and takes the database's place when all is done. Each pair is remembered with what it was made
+    from: the next run resumes where a killed one was, and does again only what changed.
+
+    Args:
+        path: COLMAP's database, of SIFT features.
+        pairs: "existing" (those the database has matches of), "exhaustive", or a pair list file.
+        matcher: for SIFT features.
+        verify: estimate the two-view geometries, without which no mapper can start.
     """
     path = Path(path)
     check_database(path)

@@ -164,6 +164,14 @@ def sequential(names: Iterable[str], overlap: int = 10) -> list[Pair]:
     """Neighbours in the order of their names, each folder a sequence of its own.
 
     As COLMAP does: each with the next `overlap` images and, to bridge gaps, with those 1, 2, 4, … 2^(overlap−1) later.
+
+    Args:
+        names: of the images.
+        overlap: at least 1.
+
+    Example:
+        >>> sequential(["1.jpg", "10.jpg", "2.jpg"], overlap=1)
+        [('1.jpg', '2.jpg'), ('10.jpg', '2.jpg')]
     """
     offsets = {*range(1, overlap + 1), *(2**i for i in range(overlap))}
     return sorted(
@@ -179,6 +187,13 @@ def with_loops(pairs: list[Pair], names: Iterable[str], retrieval: Retrieval, ev
     """The pairs of a sequence, and every `every`-th image with the `top` most similar it is not paired with yet.
 
     This closes loops and joins the sequences of different folders.
+
+    Args:
+        pairs: of the sequence.
+        names: of all images.
+        retrieval: knows which of them look alike.
+        every: images between two that are asked for.
+        top: partners of each of those.
     """
     paired: dict[str, set[str]] = defaultdict(set)
     for name0, name1 in pairs:

@@ -22,10 +22,10 @@ _METRIC = ("name", "x", "y", "z")
 _GEOGRAPHIC = (("name", "lat", "lon"), ("name", "lat", "lon", "alt"))
 
 
-def exif_positions(photos: Mapping[str, Path]) -> Positions:
+def exif_positions(images: Mapping[str, Path]) -> Positions:
     """Positions of the images (path by name) that carry GPS coordinates, see `metric_positions`."""
     places = {}
-    for name, path in photos.items():
+    for name, path in images.items():
         exif = read_exif(path)
         if exif is not None and exif.gps is not None:
             places[name] = exif.gps
@@ -87,7 +87,13 @@ def metric_positions(places: Mapping[str, LatLon]) -> Positions:
 
 
 def position_pairs(positions: Mapping[str, NDArray[np.float64]], top: int, radius: float) -> list[Pair]:
-    """Every image with its `top` nearest ones that are less than `radius` metres away, sorted."""
+    """Every image with its nearest ones, sorted.
+
+    Args:
+        positions: (3,) metres, by name.
+        top: partners per image at most.
+        radius: metres at which a partner is too far away.
+    """
     if len(positions) < 2:
         return []
     names = sorted(positions)

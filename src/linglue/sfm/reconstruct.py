@@ -152,7 +152,13 @@ def _listed(found: Scan) -> set[str]:
 
 
 def pairs_fingerprint(config: PairsConfig, names: Sequence[str] | Mapping[str, Any], features: FeatureStore) -> str:
-    """Of all that decides which pairs are chosen."""
+    """Of all that decides which pairs are chosen.
+
+    Args:
+        config: how they are chosen; files that it names count by their content.
+        names: of the images.
+        features: their features.
+    """
     made_from = features.made_from()
     files = {str(path): file_sha256(path) for path in (config.pair_list, config.positions) if path is not None}
     return fingerprint(pairs=asdict(config), files=files, features={name: made_from[name] for name in names})

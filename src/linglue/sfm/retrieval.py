@@ -44,7 +44,14 @@ class Vocabulary:
 
     @classmethod
     def learn(cls, names: Sequence[str], load: LoadFeatures, count: int = WORDS, seed: int = 0) -> Vocabulary:
-        """At most `count` words from a bounded random sample of the images' descriptors."""
+        """Words from a bounded random sample of the images' descriptors.
+
+        Args:
+            names: of the images.
+            load: gives the features of one of them.
+            count: of words at most.
+            seed: of the sample and the clustering.
+        """
         random = np.random.default_rng(seed)
         per_image = max(SAMPLE_PER_IMAGE, SAMPLE // max(len(names), 1))
         sample: list[FloatArray] = []
@@ -94,7 +101,14 @@ class Retrieval:
 
     @classmethod
     def build(cls, names: Iterable[str], load: LoadFeatures, words: int = WORDS, seed: int = 0) -> Retrieval:
-        """Learn the vocabulary and describe all images; `load` gives the features of one image at a time."""
+        """Learn the vocabulary and describe all images.
+
+        Args:
+            names: of the images.
+            load: gives the features of one of them; nothing is kept.
+            words: of the vocabulary at most.
+            seed: of everything random.
+        """
         names = sorted(set(names))
         vocabulary = Vocabulary.learn(names, load, words, seed)
         descriptors = np.empty((len(names), vocabulary.words.size), dtype=np.float32)
@@ -112,7 +126,15 @@ class Retrieval:
         return self.vocabulary.describe(features)
 
     def nearest(self, descriptor: FloatArray, top: int = TOP) -> list[tuple[str, float]]:
-        """At most `top` names with similarity in [−1, 1], best first; none for an image without keypoints."""
+        """The images most similar to another.
+
+        Args:
+            descriptor: (W·D,) of `describe`.
+            top: at most so many.
+
+        Returns:
+            Names with similarity in [−1, 1], best first; none for an image without keypoints.
+        """
         if not descriptor.any():
             return []
         similarity = self.descriptors @ descriptor  # (N,)
@@ -120,7 +142,15 @@ class Retrieval:
         return [(self.names[i], float(similarity[i])) for i in order]
 
     def partners(self, names: Iterable[str], top: int = TOP) -> dict[str, list[str]]:
-        """For each of the images that is in the collection its at most `top` most similar others, best first."""
+        """The most similar others of images of the collection.
+
+        Args:
+            names: of the images; those that are not in the collection are passed over.
+            top: at most so many of each.
+
+        Returns:
+            By name, best first.
+        """
         index = {name: i for i, name in enumerate(self.names)}
         queries = [index[name] for name in names if name in index]
         found: dict[str, list[str]] = {}

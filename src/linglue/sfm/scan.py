@@ -47,7 +47,13 @@ class ScanConfig:
 
 
 def check_images(folder: Path, config: ScanConfig | None = None, least: int = 1) -> None:
-    """Refuse folders with fewer than `least` images, before anything is written."""
+    """Refuse folders with too few images, before anything is written.
+
+    Args:
+        folder: of images.
+        config: which of its files are meant.
+        least: images that are needed.
+    """
     config = config or ScanConfig()
     if not folder.is_dir():
         raise LinGlueError(f"{folder}: no such folder, expected a folder of images")

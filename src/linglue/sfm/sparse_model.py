@@ -38,6 +38,7 @@ class ModelStatistics:
 
     @classmethod
     def of(cls, model: pycolmap.Reconstruction, images: int) -> ModelStatistics:
+        """The numbers of a model that was made from so many images."""
         return cls(
             images=images,
             registered=model.num_reg_images(),
@@ -81,7 +82,12 @@ def colour_points(model: pycolmap.Reconstruction, paths: Mapping[str, Path]) -> 
 
 
 def write_model(model: pycolmap.Reconstruction, folder: Path) -> None:
-    """Write COLMAP's binary files into `folder`. A new folder appears whole; in an old one these files are replaced."""
+    """Write COLMAP's binary files.
+
+    Args:
+        model: to be written.
+        folder: a new one appears whole; in an old one these files are replaced.
+    """
     try:
         if not folder.exists():
             with atomic_folder(folder) as temporary:
@@ -112,8 +118,12 @@ def aligned_errors(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Errors of the registered cameras by image name, after the similarity that best aligns their positions.
 
-    truth: (3, 4) cam_from_world by image name; images without truth are left out. Returns the distances of positions
-    in the truth's unit, and the angles of rotations in degrees.
+    Args:
+        model: with at least three images that have a true pose.
+        truth: (3, 4) cam_from_world by image name; images without truth are left out.
+
+    Returns:
+        The distances of positions in the truth's unit, and the angles of rotations in degrees.
     """
     pycolmap = quiet_pycolmap(_PURPOSE)
     names = [name for name in registered_names(model) if name in truth]

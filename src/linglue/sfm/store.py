@@ -113,7 +113,15 @@ class FeatureStore(SqliteFile):
     def put(
         self, name: str, made_from: str, features: Features, path: Path | None = None, imported: bool = False
     ) -> None:
-        """Add or replace the features of one image, which are current then."""
+        """Add or replace the features of one image, which are current then.
+
+        Args:
+            name: of the image.
+            made_from: fingerprint of all that decides its features.
+            features: with descriptors; they are kept in half precision.
+            path: the image file, if it is known.
+            imported: they come from another program: `extract` must not replace them.
+        """
         self._write(
             "REPLACE INTO features VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -168,7 +176,12 @@ class FeatureStore(SqliteFile):
         return None if row is None else row[0]
 
     def remember_sha256(self, path: Path, sha256: str) -> None:
-        """Keep a file's SHA-256, so that unchanged images need not be read again."""
+        """Keep a file's SHA-256, so that unchanged images need not be read again.
+
+        Args:
+            path: the file; its size and time of change are kept, too.
+            sha256: of its content.
+        """
         state = path.stat()
         values = (str(path.absolute()), state.st_size, state.st_mtime_ns, sha256)
         self._write("REPLACE INTO files VALUES (?, ?, ?, ?)", values)
@@ -254,7 +267,16 @@ class MatchStore(SqliteFile):
         scores: FloatArray,
         seconds: float,
     ) -> None:
-        """Add or replace the matches of one pair: indices (K, 2), scores (K,), and fingerprints of what made them."""
+        """Add or replace the matches of one pair.
+
+        Args:
+            pair: names, the smaller first.
+            features: fingerprints of the features of the two images.
+            matcher: fingerprint of the matcher and its settings.
+            indices: (K, 2) into the two feature sets.
+            scores: (K,).
+            seconds: that matching took.
+        """
         blobs = (indices.astype(np.uint32).tobytes(), scores.astype(np.float32).tobytes())
         self._write(
             "REPLACE INTO matches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -262,7 +284,15 @@ class MatchStore(SqliteFile):
         )
 
     def get(self, name0: str, name1: str) -> tuple[IndexArray, FloatArray]:
-        """Indices (K, 2) into the features of name0 and name1, in this order, and scores (K,)."""
+        """The matches of one pair.
+
+        Args:
+            name0: of an image.
+            name1: of the other; either may come first.
+
+        Returns:
+            Indices (K, 2) into the features of name0 and name1, in this order, and scores (K,).
+        """
         pair = (name0, name1) if name0 < name1 else (name1, name0)
         row = next(self._read("SELECT indices, scores FROM matches WHERE name0 = ? AND name1 = ?", pair), None)
         if row is None:

@@ -53,7 +53,12 @@ class Summary:
 
 
 def write_summary(path: Path, summary: Summary) -> None:
-    """Write it as JSON; the file appears whole."""
+    """Write a summary as JSON; the file appears whole.
+
+    Args:
+        path: the file.
+        summary: of a reconstruction.
+    """
     text = json.dumps(asdict(summary), indent=1, ensure_ascii=False, default=str)
     with atomic_path(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")

@@ -28,18 +28,22 @@ class Workspace:
 
     @property
     def features_file(self) -> Path:
+        """Of `linglue extract`."""
         return self.folder / "features.db"
 
     @property
     def matches_file(self) -> Path:
+        """Of `linglue match-pairs`."""
         return self.folder / "matches.db"
 
     @property
     def pairs(self) -> Path:
+        """The list of pairs that are to be matched."""
         return self.folder / "pairs.tsv"
 
     @property
     def retrieval(self) -> Path:
+        """Which images look alike, for `linglue localize`."""
         return self.folder / "retrieval.npz"
 
     @property
@@ -49,14 +53,17 @@ class Workspace:
 
     @property
     def model(self) -> Path:
+        """The sparse model, in COLMAP's binary files."""
         return self.folder / "model"
 
     @property
     def summary(self) -> Path:
+        """What the reconstruction came to, as JSON."""
         return self.folder / "summary.json"
 
     @property
     def pictures(self) -> Path:
+        """Folder of the drawings."""
         return self.folder / "pictures"
 
     @property
@@ -152,7 +159,12 @@ class Workspace:
                 )
 
     def is_made(self, path: Path, made_from: str) -> bool:
-        """Whether `path` is all there and was made from this."""
+        """Whether something is all there and was made from this.
+
+        Args:
+            path: a file or a folder of this work folder.
+            made_from: the fingerprint it should have.
+        """
         entry = self.notes()["made"].get(self._key(path), {})
         if entry.get("made_from") != made_from or not path.exists():
             return False

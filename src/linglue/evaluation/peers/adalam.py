@@ -33,7 +33,12 @@ class AdaLam:
 
     @torch.inference_mode()
     def match(self, features0: Features, features1: Features) -> Matches:
-        """Matches between the features of two images, most confident first."""
+        """Matches between the features of two images, most confident first.
+
+        Args:
+            features0: of image 0.
+            features1: of image 1.
+        """
         if min(len(features0), len(features1)) < 2:  # it needs a second nearest neighbour
             return Matches.of(features0, features1, torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0))
         config = self._defaults()

@@ -35,7 +35,12 @@ class ColmapSift:
         return {"pycolmap": self._pycolmap.__version__, "code": code_sha256("evaluation/peers/colmap.py")}
 
     def match(self, features0: Features, features1: Features) -> Matches:
-        """Matches between the features of two images, the closest descriptors first."""
+        """Matches between the features of two images, the closest descriptors first.
+
+        Args:
+            features0: SIFT of image 0.
+            features1: SIFT of image 1.
+        """
         if min(len(features0), len(features1)) == 0:
             return Matches.of(features0, features1, torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0))
         kind, none = self._pycolmap.FeatureExtractorType.SIFT, self._pycolmap.FeatureKeypoints()  # places are not asked

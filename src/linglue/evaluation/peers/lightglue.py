@@ -59,7 +59,12 @@ class LightGlue:
 
     @torch.inference_mode()
     def match(self, features0: Features, features1: Features) -> Matches:
-        """Matches between the features of two images, best first."""
+        """Matches between the features of two images, best first.
+
+        Args:
+            features0: of image 0.
+            features1: of image 1.
+        """
         found = self.net({"image0": self._entry(features0), "image1": self._entry(features1)})
         scores = found["scores"][0]
         order = torch.argsort(scores, descending=True, stable=True)

@@ -78,7 +78,12 @@ class SuperGlue:
         }
 
     def match(self, features0: Features, features1: Features) -> Matches:
-        """Matches between the features of two images, best first."""
+        """Matches between the features of two images, best first.
+
+        Args:
+            features0: of image 0.
+            features1: of image 1.
+        """
         return self.match_in_parts(features0, features1, Stopwatch(self.device))
 
     @torch.inference_mode()
@@ -127,7 +132,11 @@ class SuperGlue:
 
 
 def superglue_10(config: MatcherConfig) -> SuperGlue:
-    """SuperGlue with 10 iterations."""
+    """SuperGlue with 10 iterations.
+
+    Args:
+        config: as for `SuperGlue`.
+    """
     return SuperGlue(config, iterations=10)
 
 
@@ -136,6 +145,9 @@ def convert_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Convolutions of width 1 become linear layers. The original keeps the channels of its attention heads interleaved,
     transformers one head after the other.
+
+    Args:
+        state: of the original.
     """
     converted = {}
     for name, value in state.items():

@@ -72,7 +72,11 @@ class PairScore:
 
 
 def load_pairs(data: Path) -> tuple[list[HomographyPair], list[str]]:
-    """The pairs 1-k of all sequences in the folder, and the names of the sequences left out by the protocol."""
+    """The pairs 1-k of all sequences in the folder, and the names of the sequences left out by the protocol.
+
+    Args:
+        data: folder in the HPatches layout.
+    """
     if not data.is_dir():
         raise LinGlueError(f"{data}: no such folder, expected a data set in the HPatches layout")
     sequences = sorted(p for p in data.iterdir() if p.is_dir() and p.name[:2] in ("v_", "i_"))
@@ -111,7 +115,11 @@ def _sequence(folder: Path) -> list[HomographyPair]:
 
 
 def read_homography(path: Path) -> NDArray[np.float64]:
-    """(3, 3) from a text file of nine numbers."""
+    """(3, 3) from a text file of nine numbers.
+
+    Args:
+        path: of the file.
+    """
     try:
         values = np.array(path.read_text(encoding="utf-8").split(), dtype=np.float64)
     except (OSError, ValueError) as error:
@@ -127,7 +135,14 @@ def read_homography(path: Path) -> NDArray[np.float64]:
 def score_pair(
     truth: HomographyPair, prediction: Prediction, estimators: Sequence[str], robust: RobustSettings
 ) -> PairScore:
-    """One-way reprojection of image 0's points, thresholds inclusive."""
+    """One-way reprojection of image 0's points, thresholds inclusive.
+
+    Args:
+        truth: the pair and its homography.
+        prediction: of one method.
+        estimators: names of robust estimators.
+        robust: their threshold and seed.
+    """
     errors = reprojection_errors(truth.homography_1_from_0, prediction.points0, prediction.points1)
     corners = {}
     for name in estimators:
@@ -225,6 +240,9 @@ def summarise(scores: Mapping[str, Sequence[PairScore]]) -> dict[str, dict[str, 
 
     `mma` and all counts are means over pairs; `inlier_ratio` is the share of correct matches among all matches of all
     pairs; `auc` holds per estimator the AUC at AUC_THRESHOLDS; `seconds` is the median.
+
+    Args:
+        scores: by method.
     """
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     data = sorted({s.data for pairs in scores.values() for s in pairs} - {""})
@@ -257,7 +275,11 @@ def _mean(pairs: Sequence[PairScore]) -> dict[str, Any]:
 
 
 def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table]:
-    """Matching accuracy, and homography AUC of every estimator; in percent where not counts."""
+    """Matching accuracy, and homography AUC of every estimator; in percent where not counts.
+
+    Args:
+        summary: of `summarise`.
+    """
     base = summary["overall"].get("mnn", {}).get("seconds")
     accuracy, areas = [], []
     estimators: list[str] = []
@@ -294,7 +316,11 @@ def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table
 
 
 def csv_rows(scores: Mapping[str, Sequence[PairScore]]) -> list[dict[str, Any]]:
-    """One row per method and pair."""
+    """One row per method and pair.
+
+    Args:
+        scores: by method.
+    """
     return [
         {
             **pair_columns(method, s),

@@ -81,7 +81,11 @@ class Measured:
 
 
 def is_query_scene(folder: Path) -> bool:
-    """Whether a folder has Aachen's layout."""
+    """Whether a folder has Aachen's layout.
+
+    Args:
+        folder: of the scene.
+    """
     return (folder / "queries").is_dir()
 
 
@@ -204,7 +208,13 @@ def _measure(scene: KnownScene | QueryScene, work: Path, how: Measurement) -> Me
 
 
 def leave_one_out(scene: KnownScene, work: Workspace, how: Measurement) -> Measured:
-    """Localize each image in the map of all others. Features and matches are made once, in the work folder."""
+    """Localize each image in the map of all others. Features and matches are made once, in the work folder.
+
+    Args:
+        scene: images with known poses.
+        work: where features and matches are kept.
+        how: methods and settings.
+    """
     if len(scene.views) < 3:
         raise LinGlueError(f"{scene.images}: holds {len(scene.views)} images with poses, expected at least 3")
     found: dict[str, dict[str, PoseEstimate]] = {}
@@ -230,7 +240,13 @@ def leave_one_out(scene: KnownScene, work: Workspace, how: Measurement) -> Measu
 
 
 def localize_scene(scene: QueryScene, work: Workspace, how: Measurement) -> Measured:
-    """Localize the queries in the reference model, whose points are triangulated anew from our matches."""
+    """Localize the queries in the reference model, whose points are triangulated anew from our matches.
+
+    Args:
+        scene: reference model and queries.
+        work: where features and matches are kept.
+        how: methods and settings.
+    """
     found: dict[str, dict[str, PoseEstimate]] = {}
     with work.locked(), work.features() as features:
         names, problems = _extract(scene.images, [*scene.views, *scene.queries], how, features)

@@ -29,7 +29,14 @@ class ImageScore:
 
 
 def score_image(scene: str, image: str, estimate: PoseEstimate | None, truth: Pose | None) -> ImageScore:
-    """Without an estimate the image could not even be used, which counts as failure."""
+    """Without an estimate the image could not even be used, which counts as failure.
+
+    Args:
+        scene: its name.
+        image: its name.
+        estimate: the pose found.
+        truth: the true pose, if it is known.
+    """
     pose = None if estimate is None else estimate.cam_from_world
     position = rotation = None
     if truth is not None:
@@ -41,12 +48,21 @@ def score_image(scene: str, image: str, estimate: PoseEstimate | None, truth: Po
 
 
 def within_name(metres: float, degrees: float) -> str:
-    """ "0.25 m 2°"."""
+    """ "0.25 m 2°".
+
+    Args:
+        metres: of position error.
+        degrees: of rotation error.
+    """
     return f"{metres:g} m {degrees:g}°"
 
 
 def summarise(scores: Mapping[str, Sequence[ImageScore]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Per scene (and "all" of them, if several) and method: shares in [0, 1] and medians over images."""
+    """Per scene (and "all" of them, if several) and method: shares in [0, 1] and medians over images.
+
+    Args:
+        scores: by method.
+    """
     scenes = list(dict.fromkeys(s.scene for images in scores.values() for s in images))
     return {
         scene: {method: _summary([s for s in images if scene in ("all", s.scene)]) for method, images in scores.items()}
@@ -75,7 +91,11 @@ def _median(errors: np.ndarray) -> np.ndarray:
 
 
 def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table]:
-    """Shares in percent, median errors, median inliers; dashes where the truth is not known."""
+    """Shares in percent, median errors, median inliers; dashes where the truth is not known.
+
+    Args:
+        summary: of `summarise`.
+    """
     rows = []
     for scene, methods in summary.items():
         for method, values in methods.items():
@@ -111,7 +131,11 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def csv_rows(scores: Mapping[str, Sequence[ImageScore]]) -> list[dict[str, Any]]:
-    """One row per method and image."""
+    """One row per method and image.
+
+    Args:
+        scores: by method.
+    """
     return [
         {
             "method": method,

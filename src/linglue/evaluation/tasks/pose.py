@@ -65,7 +65,13 @@ class PairScore:
 
 
 def score_pair(truth: PosePair, prediction: Prediction, robust: RobustSettings) -> PairScore:
-    """`robust.threshold` is in pixels at the reference size, like CORRECT."""
+    """`robust.threshold` is in pixels at the reference size, like CORRECT.
+
+    Args:
+        truth: the pair and its cameras.
+        prediction: of one method.
+        robust: threshold in pixels at the reference size, and seed.
+    """
     camera0, camera1 = truth.view0.camera, truth.view1.camera
     scale0, scale1 = _scale(camera0), _scale(camera1)
     for image, camera, size in (
@@ -165,7 +171,11 @@ def evaluate(
 
 
 def summarise(scores: Mapping[str, Sequence[PairScore]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Per scene (and "all" of them, if several) and method: means over pairs, AUC in [0, 1], median seconds."""
+    """Per scene (and "all" of them, if several) and method: means over pairs, AUC in [0, 1], median seconds.
+
+    Args:
+        scores: by method.
+    """
     scenes = list(dict.fromkeys(s.scene for pairs in scores.values() for s in pairs))
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     for scene in scenes if len(scenes) == 1 else [*scenes, "all"]:
@@ -187,7 +197,11 @@ def _mean(pairs: Sequence[PairScore]) -> dict[str, Any]:
 
 
 def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table]:
-    """Matches, epipolar precision and pose AUC; in percent where not counts."""
+    """Matches, epipolar precision and pose AUC; in percent where not counts.
+
+    Args:
+        summary: of `summarise`.
+    """
     timed = all("mnn" in methods for methods in summary.values())
     rows = []
     for scene, methods in summary.items():
@@ -217,7 +231,11 @@ def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table
 
 
 def csv_rows(scores: Mapping[str, Sequence[PairScore]]) -> list[dict[str, Any]]:
-    """One row per method and pair."""
+    """One row per method and pair.
+
+    Args:
+        scores: by method.
+    """
     return [
         {
             **pair_columns(method, s),

@@ -184,7 +184,13 @@ def _note(prepared: Prepared, extract: ExtractConfig, seed: int, with_colmap: bo
 
 
 def measure(scene: KnownScene, work: Path, how: Measurement) -> list[ModelScore]:
-    """The scores of all methods on a scene; models and all before them are made where the work folder lacks them."""
+    """The scores of all methods on a scene; models and all before them are made where the work folder lacks them.
+
+    Args:
+        scene: to reconstruct.
+        work: work folder.
+        how: methods and settings.
+    """
     above = scene_folder(work, scene.name, how.extract)
     models = above / f"models-{settings_hash({'code': code_sha256(*_MODEL_CODE), **asdict(how.mapping)})}"
     with Workspace(above).locked():
@@ -270,7 +276,11 @@ def _score(scene: KnownScene, method: str, work: Workspace, summary: Summary, se
 
 
 def summarise(scores: Sequence[ModelScore]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Per scene and method: the numbers of the model, mean and median errors of its cameras, seconds per pair."""
+    """Per scene and method: the numbers of the model, mean and median errors of its cameras, seconds per pair.
+
+    Args:
+        scores: of all scenes and methods.
+    """
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     for s in scores:
         values: dict[str, Any] = {} if s.model is None else asdict(s.model)
@@ -285,7 +295,11 @@ def summarise(scores: Sequence[ModelScore]) -> dict[str, dict[str, dict[str, Any
 
 
 def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table]:
-    """One row per scene and method; dashes where there is no model, or no truth while another scene has one."""
+    """One row per scene and method; dashes where there is no model, or no truth while another scene has one.
+
+    Args:
+        summary: of `summarise`.
+    """
     known = any("mean_position_error" in values for methods in summary.values() for values in methods.values())
     timed = all(BASE in methods for methods in summary.values())
     columns = {
@@ -318,7 +332,11 @@ def _number(value: float | None, digits: int, factor: float) -> str:
 
 
 def csv_rows(scores: Sequence[ModelScore]) -> list[dict[str, Any]]:
-    """One row per method and camera with a true pose and an own one."""
+    """One row per method and camera with a true pose and an own one.
+
+    Args:
+        scores: of all scenes and methods.
+    """
     return [
         {
             "scene": s.scene,

@@ -149,7 +149,14 @@ def tables(
     exponents: Mapping[str, Mapping[str, Mapping[str, float]]],
     failed: Mapping[str, str],
 ) -> list[Table]:
-    """Time and memory: one row per subject and part, one column per size, and the exponent."""
+    """Time and memory: one row per subject and part, one column per size, and the exponent.
+
+    Args:
+        rows: costs.
+        sizes: columns.
+        exponents: of `growth`.
+        failed: why a subject was given up, by name.
+    """
     cells = {(row["subject"], row["part"], row["keypoints"]): row for row in rows}
     subjects = list(dict.fromkeys([*(row["subject"] for row in rows), *failed]))
     found = []

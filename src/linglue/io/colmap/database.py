@@ -60,9 +60,14 @@ def write_database(
 ) -> None:
     """A database with all images, their keypoints and the matches of pairs, ready for geometric verification.
 
-    `cameras`: the camera of every image name; one object, or objects of one camera_id, are one camera. `matches`:
-    (name0, name1, (K, 2) indices). Features and matches are asked for one at a time and not kept. Descriptors are
-    needed only for COLMAP's own matchers, which take SIFT. An existing file is replaced when all is written.
+    Features and matches are asked for one at a time and not kept.
+
+    Args:
+        path: the file; one that is there is replaced when all is written.
+        cameras: the camera of every image name; one object, or objects of one camera_id, are one camera.
+        features: gives those of an image name.
+        matches: (name0, name1, (K, 2) indices) of each pair.
+        with_descriptors: needed only for COLMAP's own matchers, which take SIFT.
     """
     colmap = quiet_pycolmap(_PURPOSE)
     path = Path(path)
@@ -139,7 +144,15 @@ def read_images(database: pycolmap.Database) -> dict[str, DatabaseImage]:
 
 
 def read_features(database: pycolmap.Database, image: DatabaseImage) -> Features:
-    """The features of an image: of kind "sift" with RootSIFT descriptors, or without any (N, 0) if none are stored."""
+    """The features of an image.
+
+    Args:
+        database: COLMAP's, open.
+        image: one of `read_images`.
+
+    Returns:
+        Of kind "sift" with RootSIFT descriptors, or without any (N, 0) if none are stored.
+    """
     try:
         rows = database.read_keypoints(image.image_id)
         points, scales, oris = keypoint_shapes(rows if len(rows) else np.zeros((0, 2), np.float32))
@@ -163,7 +176,16 @@ def read_features(database: pycolmap.Database, image: DatabaseImage) -> Features
 
 
 def read_matches(database: pycolmap.Database, image0: DatabaseImage, image1: DatabaseImage) -> IndexArray:
-    """(K, 2) indices into the features of the two images, in this order."""
+    """The matches of a pair.
+
+    Args:
+        database: COLMAP's, open.
+        image0: one of `read_images`.
+        image1: another.
+
+    Returns:
+        (K, 2) indices into the features of the two images, in this order.
+    """
     return database.read_matches(image0.image_id, image1.image_id).astype(np.int64)
 
 

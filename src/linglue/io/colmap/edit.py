@@ -101,7 +101,13 @@ class MatchReplacer:
         return known
 
     def put(self, pair: IdPair, made_from: str, indices: IndexArray) -> None:
-        """Replace the matches of a pair, (K, 2) indices; its two-view geometry is removed, as it came from the old."""
+        """Replace the matches of a pair; its two-view geometry is removed, as it came from the old.
+
+        Args:
+            pair: ids of the images.
+            made_from: fingerprint of features and matcher.
+            indices: (K, 2) into the keypoints of the two images.
+        """
         pair_id = self._pycolmap.image_pair_to_pair_id(*pair)
         matches = indices.astype("<u4")
         self._execute("DELETE FROM linglue_matches WHERE pair_id = ?", (pair_id,))  # nothing is believed until the end

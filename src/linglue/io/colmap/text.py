@@ -13,9 +13,12 @@ from linglue.types import IndexArray
 
 
 def write_match_text(path: str | Path, matches: Iterable[tuple[str, str, IndexArray]]) -> None:
-    """Write (name0, name1, (K, 2) indices) of many pairs: a line with the names, a line per match, an empty line.
+    """Write the matches of many pairs: a line with the names, a line per match, an empty line.
 
-    Indices count the keypoints that COLMAP's database holds for these images, in its order.
+    Args:
+        path: the file.
+        matches: (name0, name1, (K, 2) indices) of each pair; indices count the keypoints that COLMAP's database holds
+            for these images, in its order.
     """
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for name0, name1, indices in matches:
