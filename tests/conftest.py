@@ -48,3 +48,27 @@ def photos(pair, tmp_path_factory) -> tuple[Path, Path]:
     for path, image in zip(paths, (pair.image0, pair.image1), strict=True):
         cv2.imwrite(str(path), cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
     return paths
+
+
+@pytest.fixture(scope="session")
+def reconstruction(tmp_path_factory) -> Path:
+    """A work folder as `linglue reconstruct` leaves it: four views of the rendered room, and a black image."""
+    pytest.importorskip("pycolmap")
+    from linglue.sfm.cameras import CameraConfig
+    from linglue.sfm.extract import ExtractConfig
+    from linglue.sfm.map import MappingConfig
+    from linglue.sfm.reconstruct import ReconstructConfig, reconstruct
+    from linglue.sfm.workspace import Workspace
+    from rendered import FOCAL, SIZE, render, write_photos
+
+    folder = tmp_path_factory.mktemp("reconstruction")
+    write_photos(folder / "images", render(4))
+    cv2.imwrite(str(folder / "images" / "night.png"), np.zeros((SIZE.height, SIZE.width, 3), np.uint8))
+    config = ReconstructConfig(
+        extract=ExtractConfig(max_keypoints=500),
+        cameras=CameraConfig(intrinsics=f"{FOCAL},{FOCAL},{SIZE.width / 2},{SIZE.height / 2}"),
+        mapping=MappingConfig(threads=1),
+        pictures=False,
+    )
+    reconstruct(folder / "images", Workspace(folder / "work"), config)
+    return folder / "work"

@@ -37,7 +37,7 @@ SETUP = {
 ONLY_IMPORTS = {"docs/interoperability.md", "docs/reconstruction.md"}
 
 # Commands that are run as they stand; the others need data or hours, and are only parsed.
-RUN = re.compile(r"linglue (match a\.jpg b\.jpg -o|reconstruct photos/|localize new_photos/|models)")
+RUN = re.compile(r"linglue (match a\.jpg b\.jpg -o|reconstruct images/|localize new_images/|models)")
 
 
 def blocks(document: str, *languages: str) -> list[str]:
@@ -64,8 +64,8 @@ def reader(tmp_path_factory) -> Path:
     for name, view in [
         ("a.jpg", 0),
         ("b.jpg", 1),
-        *((f"photos/{i}.jpg", i) for i in range(4)),
-        ("new_photos/n.jpg", 2),
+        *((f"images/{i}.jpg", i) for i in range(4)),
+        ("new_images/n.jpg", 2),
     ]:
         path = folder / name
         path.parent.mkdir(exist_ok=True)
@@ -75,9 +75,9 @@ def reader(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def map_folder(reader) -> Path:
-    """A work folder with a model of `photos`."""
+    """A work folder with a model of `images`."""
     options = ["--max-keypoints", "500", "--workers", "1", "--device", "cpu"]
-    assert main(["reconstruct", str(reader / "photos"), "-o", str(reader / "map"), *options]) == 0
+    assert main(["reconstruct", str(reader / "images"), "-o", str(reader / "map"), *options]) == 0
     return reader / "map"
 
 

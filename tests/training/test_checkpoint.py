@@ -7,19 +7,28 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from linglue.errors import LinGlueError
-from linglue.training.checkpoint import checkpoint_path, identity, read_checkpoint, write_checkpoint
-from linglue.training.config import NetworkConfig, RunConfig
+from linglue.training.checkpoint import checkpoint_path, read_checkpoint, restore, write_checkpoint
 
-STATE = {
-    "step": 3,
-    "seconds": 1.5,
-    "best": 0.4,
-    "objective": {"w": torch.ones(3)},
-    "average": {"w": torch.ones(3)},
-    "optimiser": {"state": {}},
-}
+SETTINGS = {"loss": "hinge", "seed": "0"}
+
+
+class Run:
+    """The part of a trainer that is kept."""
+
+    def __init__(self, weight: float = 0.0) -> None:
+        self.objective, self.average = nn.Linear(2, 1), nn.Linear(2, 1)
+        nn.init.constant_(self.objective.weight, weight)
+        self.optimiser = torch.optim.SGD(self.objective.parameters(), lr=0.1)
+        self.step, self.seconds, self.best = 3, 1.5, 0.4
+
+
+def state() -> dict:
+    run = Run()
+    parts = {name: getattr(run, name).state_dict() for name in ("objective", "average", "optimiser")}
+    return {**parts, "step": 3, "seconds": 1.5, "best": 0.4}
 
 
 class Hostile:
@@ -28,30 +37,48 @@ class Hostile:
 
 
 @pytest.fixture
-def config(tmp_path) -> RunConfig:
-    return RunConfig(output=tmp_path)
+def path(tmp_path) -> Path:
+    return checkpoint_path(tmp_path)
 
 
-def test_what_is_written_is_read(config):
-    assert read_checkpoint(config) is None
-    write_checkpoint(config, STATE)
-    assert read_checkpoint(config)["step"] == 3
+def test_what_is_written_is_restored(path):
+    assert read_checkpoint(path, SETTINGS) is None
+    write_checkpoint(path, Run(0.7), SETTINGS)
+    found, fresh = read_checkpoint(path, SETTINGS), Run()
+    assert found is not None
+    fresh.step = 0
+    restore(fresh, found, path)
+    assert fresh.step == 3 and fresh.objective.weight[0, 0].item() == pytest.approx(0.7)
 
 
-def test_hostile_files_run_nothing(config):
-    checkpoint_path(config).write_bytes(pickle.dumps(Hostile()))
+def test_a_checkpoint_of_another_network_does_not_fit(path):
+    other = Run()
+    other.objective = nn.Linear(3, 1)
+    write_checkpoint(path, other, SETTINGS)
+    found = read_checkpoint(path, SETTINGS)
+    with pytest.raises(LinGlueError, match="does not fit"):
+        restore(Run(), found, path)
+
+
+@pytest.mark.parametrize("earlier", [{"run": "mine"}, {}])
+def test_checkpoints_of_earlier_versions(path, earlier):
+    torch.save({**state(), **earlier}, path)
+    assert read_checkpoint(path, {"network, loss or seed": "mine"})["step"] == 3
+
+
+def test_hostile_files_run_nothing(path):
+    path.write_bytes(pickle.dumps(Hostile()))
     with pytest.raises(LinGlueError, match=r"checkpoint\.pt: not a readable checkpoint"):
-        read_checkpoint(config)
+        read_checkpoint(path, SETTINGS)
     assert not Path("/tmp/linglue-hostile-checkpoint").exists()
 
 
 @pytest.mark.parametrize("keep", [0, 10, 200, -5])
-def test_truncated_files(config, keep):
-    write_checkpoint(config, STATE)
-    path = checkpoint_path(config)
+def test_truncated_files(path, keep):
+    write_checkpoint(path, Run(), SETTINGS)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(LinGlueError, match=r"checkpoint\.pt: ") as caught:
-        read_checkpoint(config)
+        read_checkpoint(path, SETTINGS)
     assert "\n" not in str(caught.value)
 
 
@@ -64,19 +91,19 @@ def test_truncated_files(config, keep):
         ({"objective": {"w": torch.tensor([float("nan")])}}, "not sound"),
         ({"objective": {"w": "text"}}, "not sound"),
         ({"optimiser": None}, "not a checkpoint"),
+        ({"settings": {"loss": "hinge", "seed": "1"}}, "made with another seed"),
+        ({"settings": "text"}, "made with another loss, seed"),
+        ({"run": "theirs"}, "made with another loss, seed"),
     ],
 )
-def test_odd_contents(config, change, words):
-    torch.save({"run": identity(config), **STATE, **change}, checkpoint_path(config))
+def test_odd_contents(path, change, words):
+    torch.save({**state(), **change}, path)
     with pytest.raises(LinGlueError, match=words) as caught:
-        read_checkpoint(config)
+        read_checkpoint(path, SETTINGS)
     assert "\n" not in str(caught.value)
 
 
-def test_no_dictionary_and_another_run(config, tmp_path):
-    torch.save([1, 2], checkpoint_path(config))
+def test_no_dictionary(path):
+    torch.save([1, 2], path)
     with pytest.raises(LinGlueError, match="not a checkpoint"):
-        read_checkpoint(config)
-    write_checkpoint(RunConfig(output=tmp_path, network=NetworkConfig("pair")), STATE)
-    with pytest.raises(LinGlueError, match="another network, loss or seed"):
-        read_checkpoint(config)
+        read_checkpoint(path, SETTINGS)

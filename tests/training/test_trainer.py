@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from linglue.training.config import RunConfig, read_config
 from linglue.training.data import prepare_data
 from linglue.training.log import read_rows
 from linglue.training.trainer import Trainer
+from training.killed import ENVIRONMENT, kill_at_first_checkpoint
 
 SETTINGS = """
 output = "run"
@@ -138,16 +137,9 @@ def test_kill_9_at_any_moment_then_the_same_result(folder, finished):
     text = SETTINGS.replace('output = "run"', 'output = "killed"')
     (folder / "killed.toml").write_text(text)
     command = [sys.executable, "-m", "linglue", "train", str(folder / "killed.toml")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     checkpoint = folder / "killed" / "checkpoint.pt"
-    deadline = time.monotonic() + 120
-    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert checkpoint.exists()
-    assert subprocess.run(command, env=environment, capture_output=True).returncode == 0
+    kill_at_first_checkpoint(command, checkpoint)
+    assert subprocess.run(command, env=ENVIRONMENT, capture_output=True).returncode == 0
     last = torch.load(checkpoint, weights_only=True)
     assert last["step"] == 8
     for name, value in finished.average.state_dict().items():

@@ -7,7 +7,14 @@ from types import ModuleType
 
 from linglue.errors import LinGlueError
 
-EXTRAS = {"kornia": "kornia", "poselib": "eval", "pycolmap": "sfm", "transformers": "bench"}  # package → our extra
+EXTRAS = {  # package → our extra
+    "kornia": "kornia",
+    "plotly": "report",
+    "poselib": "eval",
+    "pycolmap": "sfm",
+    "transformers": "bench",
+    "viser": "view",
+}
 
 
 def need(module: str, purpose: str) -> ModuleType:

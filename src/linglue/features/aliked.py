@@ -34,6 +34,7 @@ class Aliked(Extractor):
 
     @torch.inference_mode()
     def detect(self, image: Image, max_keypoints: int, mask: Mask | None) -> Features:
+        """The front-end's part of `extract`, at the size of `image`."""
         height, width = image.shape[:2]
         descriptor_map, score_map = self.net.extract_dense_map(to_tensor(image, self.device))  # (1, 128 | 1, H, W)
         found, found_scores, _ = self.net.dkd(score_map)

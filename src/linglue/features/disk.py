@@ -30,6 +30,7 @@ class Disk(Extractor):
 
     @torch.inference_mode()
     def detect(self, image: Image, max_keypoints: int, mask: Mask | None) -> Features:
+        """The front-end's part of `extract`, at the size of `image`."""
         height, width = image.shape[:2]
         tensor = to_tensor(image, self.device).contiguous()  # (1, 3, H, W)
         if max(height, width) <= 16:

@@ -24,12 +24,24 @@ def feature_module(name: str) -> ModuleType:
 
 
 def to_tensor(image: Image, device: torch.device) -> Tensor:
-    """(H, W, 3) RGB uint8 → (1, 3, H, W) float in [0, 1], the range both networks were trained on; channels last."""
+    """(H, W, 3) RGB uint8 → (1, 3, H, W) float in [0, 1], the range both networks were trained on; channels last.
+
+    Args:
+        image: RGB uint8.
+        device: where the network is.
+    """
     return torch.tensor(image, device=device).permute(2, 0, 1)[None].float() / 255
 
 
 def strongest(keypoints: Tensor, scores: Tensor, max_keypoints: int, mask: Mask | None) -> Tensor:
-    """Indices of the strongest keypoints (N, 2) whose pixel the mask allows, best first."""
+    """Indices of the strongest keypoints (N, 2) whose pixel the mask allows, best first.
+
+    Args:
+        keypoints: (N, 2) pixels x, y.
+        scores: (N,) of the detector.
+        max_keypoints: how many are kept.
+        mask: (H, W) bool, True where keypoints may be; None: everywhere.
+    """
     order = scores.argsort(descending=True, stable=True)  # (N,)
     if mask is not None:
         x, y = keypoints[order].round().long().T

@@ -63,6 +63,7 @@ class Residual(nn.Module):
         self.first, self.second = Conv(width, width), Conv(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) → (B, D, h, w)."""
         return x + self.second(self.first(x))
 
 
@@ -171,6 +172,12 @@ def sample(maps: Tensor, image: Tensor, points: Tensor, stride: int) -> Tensor:
     """Bilinear values (N, C) of channels-last maps (B, h, w, C) at (N, 2) pixels x, y of the images (N,).
 
     Entry (i, j) of a map is the centre of a cell of `stride` pixels; beyond the outermost centres the border goes on.
+
+    Args:
+        maps: (B, h, w, C) one vector per cell.
+        image: (N,) which image of the batch each point is in.
+        points: (N, 2) pixels x, y of the image.
+        stride: pixels per cell.
     """
     _, h, w, channels = maps.shape
     place = resize_points(points, 1 / stride)
@@ -189,6 +196,11 @@ def refine(heat: Tensor, image: Tensor, pixels: Tensor) -> Tensor:
     """Sub-pixel positions (N, 2): the mean of the square around each of the (N, 2) pixels, weighted by its heat.
 
     `heat` are logits (B, H, W). Differentiable; training teaches the heat to have its mean at the true place.
+
+    Args:
+        heat: (B, H, W) of the detector.
+        image: (N,) which image of the batch each pixel is in.
+        pixels: (N, 2) whole pixels x, y.
     """
     _, height, width = heat.shape
     step = torch.arange(-RADIUS, RADIUS + 1, device=heat.device)
@@ -219,6 +231,13 @@ def detect(maps: Maps, number: int, size: ImageSize, limit: int, mask: Mask | No
     """The `limit` strongest keypoints (K, 2) of image `number` of a batch, x and y, and their scores (K,), best first.
 
     `size` is the image without its padding. The score is heat times trust, both probabilities.
+
+    Args:
+        maps: what the network says of a batch.
+        number: which image of the batch.
+        size: the image's, without padding.
+        limit: how many keypoints at most.
+        mask: (H, W) bool, True where keypoints may be; None: everywhere.
     """
     if min(size) <= 2 * BORDER:
         return maps.heat.new_zeros((0, 2)), maps.heat.new_zeros(0)
@@ -257,6 +276,7 @@ class LinPoint(Extractor):
 
     @torch.inference_mode()
     def detect(self, image: Image, max_keypoints: int, mask: Mask | None) -> Features:
+        """The front-end's part of `extract`, at the size of `image`."""
         size = ImageSize(image.shape[1], image.shape[0])
         maps = self.net(to_tensor(image).to(self.device, memory_format=torch.channels_last))
         keypoints, scores = detect(maps, 0, size, max_keypoints, mask)
@@ -288,7 +308,13 @@ def fused(net: LinPointNet) -> LinPointNet:
 
 
 def save_linpoint(path: Path, net: LinPointNet, training: str) -> None:
-    """Write the network in float16, atomically; `training` says in a line how it was made."""
+    """Write the network in float16, atomically; `training` says in a line how it was made.
+
+    Args:
+        path: .safetensors.
+        net: the network.
+        training: how it was made, one line.
+    """
     tensors = {name: value.detach().half().contiguous().cpu() for name, value in net.state_dict().items()}
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, {"kind": "linpoint-features", "licence": "Apache-2.0", "training": training})

@@ -32,6 +32,7 @@ class Sift(Extractor):
         self.contrast_threshold = contrast_threshold
 
     def detect(self, image: Image, max_keypoints: int, mask: Mask | None) -> Features:
+        """The front-end's part of `extract`, at the size of `image`."""
         grey = to_grey(image)
         # OpenCV applies a mask after its choice of the strongest, so with a mask that choice is ours.
         sift = cv2.SIFT.create(

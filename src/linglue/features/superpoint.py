@@ -78,6 +78,7 @@ class SuperPoint(Extractor):
 
     @torch.inference_mode()
     def detect(self, image: Image, max_keypoints: int, mask: Mask | None) -> Features:
+        """The front-end's part of `extract`, at the size of `image`."""
         height, width = image.shape[:2]
         size = ImageSize(width, height)
         if min(height, width) < CELL:
@@ -121,6 +122,10 @@ def local_maxima(scores: Tensor, radius: int) -> Tensor:
     A pixel survives if it is the largest of its square; twice more, what is in no survivor's square gets the same
     chance among itself. This is the published procedure: one round alone would lose the peaks that only a
     suppressed neighbour outshone.
+
+    Args:
+        scores: (H, W) of the detector.
+        radius: no two keypoints lie closer along an axis.
     """
     peaks = scores == _square_max(scores, radius)
     for _ in range(2):
@@ -138,7 +143,12 @@ def _square_max(values: Tensor, radius: int) -> Tensor:
 
 
 def sample_descriptors(descriptors: Tensor, keypoints: Tensor) -> Tensor:
-    """(256, h, w) unit descriptors of cells, (N, 2) pixels x, y → (N, 256) unit descriptors."""
+    """(256, h, w) unit descriptors of cells, (N, 2) pixels x, y → (N, 256) unit descriptors.
+
+    Args:
+        descriptors: (256, h, w), a cell is 8 pixels wide.
+        keypoints: (N, 2) pixels x, y.
+    """
     h, w = descriptors.shape[1:]
     # The centre of cell i is pixel 8i + 3.5, so the exact position would be (x − 3.5) / (8w − 8) of the grid. The
     # published code divides by 8w − 4.5 instead, an error that grows from nothing at the left and top to 0.44 cells at

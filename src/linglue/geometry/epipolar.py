@@ -18,7 +18,12 @@ def essential_matrix(one_from_zero: Pose) -> Array:
 
 
 def fundamental_matrix(view0: View, view1: View) -> Array:
-    """(3, 3) F with x1ᵀ F x0 = 0 for pixels of two views."""
+    """(3, 3) F with x1ᵀ F x0 = 0 for pixels of two views.
+
+    Args:
+        view0: camera and pose of image 0.
+        view1: camera and pose of image 1.
+    """
     inverse0, inverse1 = (np.linalg.inv(view.camera.matrix) for view in (view0, view1))
     return np.asarray(inverse1.T @ essential_matrix(view1.from_view(view0)) @ inverse0)
 

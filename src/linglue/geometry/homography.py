@@ -14,6 +14,11 @@ def apply(homography: ArrayLike, points: ArrayLike, front_only: bool = False) ->
     The sign of the third coordinate means nothing: estimators return either, and so do files of truth (Oxford's leuven
     1-5). With `front_only` it does: NaN where it is not positive, for homographies made from cameras.
 
+    Args:
+        homography: (3, 3).
+        points: (N, 2) pixels.
+        front_only: whether the sign counts.
+
     Example:
         >>> apply([[1, 0, 3], [0, 1, 4], [0, 0, 1]], [[1, 1]])
         array([[4., 5.]])
@@ -26,7 +31,13 @@ def apply(homography: ArrayLike, points: ArrayLike, front_only: bool = False) ->
 
 
 def reprojection_errors(homography_1_from_0: ArrayLike, points0: ArrayLike, points1: ArrayLike) -> Array:
-    """(K,) pixels in image 1 between where points0 (K, 2) truly are and where they were matched to."""
+    """(K,) pixels in image 1 between where points0 (K, 2) truly are and where they were matched to.
+
+    Args:
+        homography_1_from_0: (3, 3) the truth.
+        points0: (K, 2) pixels of image 0.
+        points1: (K, 2) their partners in image 1.
+    """
     target = np.asarray(points1, dtype=np.float64).reshape(-1, 2)
     return np.asarray(np.linalg.norm(apply(homography_1_from_0, points0) - target, axis=1))
 
@@ -35,6 +46,11 @@ def corner_error(estimated: ArrayLike | None, true: ArrayLike, size0: tuple[int,
     """Mean distance in pixels of image 1 between the corners of image 0 (width, height) under both homographies.
 
     Infinite without an estimate.
+
+    Args:
+        estimated: (3, 3) image 1 from image 0.
+        true: (3, 3) the truth.
+        size0: (width, height) of image 0.
     """
     if estimated is None or not np.isfinite(estimated).all():
         return float("inf")

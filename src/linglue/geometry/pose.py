@@ -70,7 +70,16 @@ class Pose:
 
 
 def rotation_error(estimated: ArrayLike, true: ArrayLike) -> float:
-    """Degrees of the rotation between two rotation matrices (3, 3)."""
+    """Degrees of the rotation between two rotation matrices (3, 3).
+
+    Args:
+        estimated: (3, 3).
+        true: (3, 3).
+
+    Example:
+        >>> round(rotation_error(np.eye(3), np.diag([-1.0, -1.0, 1.0])))
+        180
+    """
     difference = np.asarray(estimated, dtype=np.float64).T @ np.asarray(true, dtype=np.float64)
     # From sine and cosine: the arc cosine alone loses half the digits of small angles.
     axis = np.array(
@@ -84,6 +93,15 @@ def rotation_error(estimated: ArrayLike, true: ArrayLike) -> float:
 
 
 def direction_error(estimated: ArrayLike, true: ArrayLike) -> float:
-    """Degrees between the lines of two vectors (3,), 0 to 90: the sign is ignored, as SuperGlue's measure does."""
+    """Degrees between the lines of two vectors (3,), 0 to 90: the sign is ignored, as SuperGlue's measure does.
+
+    Args:
+        estimated: (3,) of any length.
+        true: (3,) of any length.
+
+    Example:
+        >>> round(direction_error(np.array([1.0, 0, 0]), np.array([0, 2.0, 0])))
+        90
+    """
     a, b = np.asarray(estimated, dtype=np.float64), np.asarray(true, dtype=np.float64)
     return float(np.degrees(np.arctan2(np.linalg.norm(np.cross(a, b)), abs(a @ b))))

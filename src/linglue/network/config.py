@@ -42,10 +42,12 @@ class LinGlueConfig:
         return cls(input_dim=input_dim, **PRESETS[name])
 
     def to_json(self) -> str:
+        """As one line of text, which weights carry."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> LinGlueConfig:
+        """Read what `to_json` wrote."""
         values = json.loads(text)
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:

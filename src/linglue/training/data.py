@@ -36,6 +36,10 @@ def real_sources(data: DataConfig, held_out: bool) -> dict[str, tuple[PairSource
     """The sources of real pairs that the run asks for: of what it learns from, or of what it validates on.
 
     Each is imported only then.
+
+    Args:
+        data: the run's.
+        held_out: whether the scenes to validate on are meant.
     """
     sources: dict[str, tuple[PairSource, float]] = {}
     if data.sfm.share > 0 or data.sfm.held_out:

@@ -27,6 +27,10 @@ def principal_directions(descriptors: Tensor, count: int) -> Tensor:
     """(D, count) orthonormal columns that keep the most of the descriptors (N, D), zero columns if count > D.
 
     Not centred: a projection without offset keeps inner products, and those are what unit descriptors are compared by.
+
+    Args:
+        descriptors: (N, D).
+        count: number of directions.
     """
     _, vectors = torch.linalg.eigh(descriptors.double().T @ descriptors.double())  # ascending
     basis = vectors.flip(1)[:, :count].float()  # (D, ≤ count)
@@ -34,7 +38,13 @@ def principal_directions(descriptors: Tensor, count: int) -> Tensor:
 
 
 def identity_network(config: LinGlueConfig, descriptors: Tensor, seed: int = 0) -> LinGlue:
-    """A network for `config` that starts as the projection onto the principal directions of descriptors (N, D)."""
+    """A network for `config` that starts as the projection onto the principal directions of descriptors (N, D).
+
+    Args:
+        config: the network's.
+        descriptors: (N, D) of the front-end, some thousands.
+        seed: of everything that does not matter at the start.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = LinGlue(config)
@@ -43,7 +53,13 @@ def identity_network(config: LinGlueConfig, descriptors: Tensor, seed: int = 0) 
 
 
 def gather_descriptors(images: Sequence[Path], extractor: Extractor, resize: int = 1024) -> Tensor:
-    """(N, D) descriptors of the strongest keypoints of every image."""
+    """(N, D) descriptors of the strongest keypoints of every image.
+
+    Args:
+        images: files.
+        extractor: the front-end.
+        resize: longer side at which it sees them.
+    """
     parts = [
         torch.from_numpy(extractor.extract(path, KEYPOINTS_PER_PHOTO, resize).descriptors)
         for path in tqdm(images, unit="image")
@@ -52,6 +68,7 @@ def gather_descriptors(images: Sequence[Path], extractor: Extractor, resize: int
 
 
 def main() -> None:
+    """`python -m linglue.training.identity`: write the identity start as weights."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", type=Path, help="folder of images")
     parser.add_argument("-o", "--output", type=Path, required=True)

@@ -9,6 +9,17 @@ from pathlib import Path
 from linglue.core.atomic import atomic_path
 
 
+def log_row(folder: Path, row: Mapping[str, float]) -> None:
+    """Add a line to the log of a run (log.csv) and draw its curves anew (log.png).
+
+    Args:
+        folder: the run's output.
+        row: values by name, `step` among them; validation scores have a "/" in their names.
+    """
+    append_row(folder / "log.csv", row)
+    plot(folder / "log.csv", folder / "log.png")
+
+
 def append_row(path: Path, row: Mapping[str, float]) -> None:
     """Add a line; rows of a later step than this one, left by a run that was killed, are dropped."""
     rows = [r for r in read_rows(path) if r["step"] < row["step"]] + [dict(row)]
@@ -19,6 +30,7 @@ def append_row(path: Path, row: Mapping[str, float]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:
+    """The lines of a log, oldest first; none if there is no file."""
     if not path.is_file():
         return []
     with path.open(newline="") as file:

@@ -30,7 +30,14 @@ class Distances:
 
 
 def distances(x0: Tensor, x1: Tensor, truth0: Tensor, truth1: Tensor) -> Distances:
-    """Positives and hardest negatives of one pair; keypoints to be ignored are no negatives."""
+    """Positives and hardest negatives of one pair; keypoints to be ignored are no negatives.
+
+    Args:
+        x0: (N, C) unit descriptors of image 0.
+        x1: (M, C) of image 1.
+        truth0: (N,) partner in image 1, or one of the negative codes of `ground_truth`.
+        truth1: (M,) likewise.
+    """
     source = (truth0 >= 0).nonzero()[:, 0]  # (K,)
     target = truth0[source]  # (K,)
     squared = (2 - 2 * x0 @ x1.T).clamp(min=0)  # (N, M)
@@ -56,7 +63,15 @@ def literal_ranking_loss(
 def ranking_loss(
     d: Distances, coarse0: Tensor, coarse1: Tensor, positive_margin: float = 0.2, negative_margin: float = 1.0
 ) -> Tensor:
-    """The paper's loss made sound: unit f̂, confidence mapped to (0, 1) and divided by its mean, as ASLFeat does."""
+    """The paper's loss made sound: unit f̂, confidence mapped to (0, 1) and divided by its mean, as ASLFeat does.
+
+    Args:
+        d: of `distances`.
+        coarse0: (N, C) f̂ of image 0.
+        coarse1: (M, C) f̂ of image 1.
+        positive_margin: squared distance up to which a partner costs nothing.
+        negative_margin: squared distance from which a wrong keypoint costs nothing.
+    """
     confidence = (1 + (coarse0[d.source] * coarse1[d.target]).sum(-1)) / 2  # (K,)
     confidence = confidence / confidence.mean().clamp(min=1e-6)
     hardest = torch.minimum(d.negative0, d.negative1)
@@ -65,13 +80,26 @@ def ranking_loss(
 
 
 def hinge_loss(d: Distances, margin: float = 0.3) -> Tensor:
-    """The partner must be nearer than the nearest wrong keypoint, from both sides, by a margin."""
+    """The partner must be nearer than the nearest wrong keypoint, from both sides, by a margin.
+
+    Args:
+        d: of `distances`.
+        margin: in squared distance of unit descriptors.
+    """
     lost = F.relu(d.positive - d.negative0 + margin) + F.relu(d.positive - d.negative1 + margin)
     return lost.sum() / max(1, len(lost))
 
 
 def contrastive_loss(x0: Tensor, x1: Tensor, truth0: Tensor, truth1: Tensor, temperature: Tensor) -> Tensor:
-    """InfoNCE in both directions (dual softmax) over the true pairs; temperature () is learned."""
+    """InfoNCE in both directions (dual softmax) over the true pairs; temperature () is learned.
+
+    Args:
+        x0: (N, C) unit descriptors of image 0.
+        x1: (M, C) of image 1.
+        truth0: (N,) partner in image 1, negative if none.
+        truth1: (M,) likewise.
+        temperature: of the softmax.
+    """
     source = (truth0 >= 0).nonzero()[:, 0]  # (K,)
     if len(source) == 0:
         return (x0.sum() + x1.sum()) * 0
@@ -84,7 +112,15 @@ def contrastive_loss(x0: Tensor, x1: Tensor, truth0: Tensor, truth1: Tensor, tem
 
 
 def transport_loss(x0: Tensor, x1: Tensor, truth0: Tensor, truth1: Tensor, dustbin: Tensor) -> Tensor:
-    """SuperGlue's: negative log-likelihood of true pairs and of dustbins under the optimal transport plan."""
+    """SuperGlue's: negative log-likelihood of true pairs and of dustbins under the optimal transport plan.
+
+    Args:
+        x0: (N, C) descriptors of image 0.
+        x1: (M, C) of image 1.
+        truth0: (N,) partner in image 1, negative if none.
+        truth1: (M,) likewise.
+        dustbin: score of having no partner.
+    """
     plan = log_optimal_transport(x0 @ x1.T / x0.shape[1] ** 0.5, dustbin)  # (N+1, M+1)
     source = (truth0 >= 0).nonzero()[:, 0]
     lost = [-plan[source, truth0[source]], -plan[:-1, -1][truth0 == UNMATCHABLE], -plan[-1, :-1][truth1 == UNMATCHABLE]]

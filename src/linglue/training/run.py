@@ -14,10 +14,10 @@ from filelock import FileLock
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.training.cache.store import FeatureCache
-from linglue.training.checkpoint import read_checkpoint
+from linglue.training.checkpoint import checkpoint_path, read_checkpoint
 from linglue.training.config import RunConfig
 from linglue.training.data import prepare_data, split_images
-from linglue.training.trainer import Trainer, given_network
+from linglue.training.trainer import Trainer, given_network, run_settings
 
 LOCK = ".pairs.lock"
 
@@ -46,7 +46,7 @@ def check(config: RunConfig) -> None:
     split_images(config.data)
     extractor = make_extractor(config.data.features, config.data.extractor_weights)
     given_network(config, extractor.kind, extractor.dim)
-    read_checkpoint(config)
+    read_checkpoint(checkpoint_path(config.output), run_settings(config))
 
 
 def _make_pairs(config: RunConfig) -> tuple[FeatureCache, dict[str, FeatureCache]]:

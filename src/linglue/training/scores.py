@@ -27,7 +27,14 @@ class MatchScores:
 
 
 def score_pair(x0: Tensor, x1: Tensor, truth0: Tensor, truth1: Tensor) -> NDArray[np.float64] | None:
-    """(4,) the scores of one pair of descriptors (N, C), (M, C); None without true matches."""
+    """(4,) the scores of one pair of descriptors (N, C), (M, C); None without true matches.
+
+    Args:
+        x0: (N, C) descriptors of image 0.
+        x1: (M, C) of image 1.
+        truth0: (N,) partner in image 1, negative if none.
+        truth1: (M,) likewise.
+    """
     total = int((truth0 >= 0).sum())
     if total == 0:
         return None

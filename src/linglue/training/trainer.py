@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import AveragedModel
 from tqdm import tqdm
 
 from linglue.errors import LinGlueError
@@ -26,18 +25,23 @@ from linglue.network.config import LinGlueConfig
 from linglue.network.linglue import LinGlue
 from linglue.network.weights import load_network, save_network
 from linglue.training.cache.store import FeatureCache
-from linglue.training.checkpoint import checkpoint_path, read_checkpoint, write_checkpoint
+from linglue.training.checkpoint import checkpoint_path, read_checkpoint, restore, write_checkpoint
 from linglue.training.config import OptimiserConfig, RunConfig
 from linglue.training.identity import identity_network
-from linglue.training.log import append_row, plot
+from linglue.training.log import log_row
 from linglue.training.objective import Objective
+from linglue.training.optimisation import averaged, schedule
 from linglue.training.scores import MatchScores, mean_scores, score_pair
-
-YOUNG = 10  # steps: averages younger than this forget the start quickly
 
 
 def given_network(config: RunConfig, kind: str, dim: int) -> LinGlue | None:
-    """The network that the configuration starts from, None if it starts from nothing; of the right kind or refused."""
+    """The network that the configuration starts from, None if it starts from nothing; of the right kind or refused.
+
+    Args:
+        config: the run's; `network.start` names the weights.
+        kind: of the features.
+        dim: of their descriptors.
+    """
     if config.network.start is None:
         return None
     network, info = load_network(config.network.start)
@@ -50,7 +54,12 @@ def given_network(config: RunConfig, kind: str, dim: int) -> LinGlue | None:
 
 
 def start_network(config: RunConfig, pairs: FeatureCache) -> LinGlue:
-    """The network to train: given weights, or the identity start from the descriptors at hand."""
+    """The network to train: given weights, or the identity start from the descriptors at hand.
+
+    Args:
+        config: the run's.
+        pairs: those to learn from.
+    """
     given = given_network(config, pairs.kind, pairs.dim)
     if given is not None:
         return given.train()
@@ -63,7 +72,13 @@ def start_network(config: RunConfig, pairs: FeatureCache) -> LinGlue:
 
 @torch.no_grad()
 def validate(network: LinGlue, caches: dict[str, FeatureCache], device: torch.device) -> dict[str, MatchScores]:
-    """What mutual nearest neighbours of the network's descriptors find of the true matches, per source."""
+    """What mutual nearest neighbours of the network's descriptors find of the true matches, per source.
+
+    Args:
+        network: is put into evaluation mode meanwhile.
+        caches: pairs by the name of their source.
+        device: where the network is.
+    """
     network.eval()
     result = {}
     for name, cache in caches.items():
@@ -92,36 +107,19 @@ def to_device(values: Any, device: torch.device) -> Any:
     return values.to(device)
 
 
-class Average(AveragedModel):
-    """The average of a network's weights, which is what is validated and shipped."""
+def learning_rate(config: OptimiserConfig, step: int) -> float:
+    """The share of the full rate at a step: a linear warm-up, then an exponential decay.
 
-    module: LinGlue
-
-
-def averaged(network: LinGlue, average: float) -> Average:
-    """The exponential average of a network over the steps.
-
-    The start counts as the first step. A young average keeps less of the past than `average`.
+    Args:
+        config: of the run.
+        step: the number of steps taken before.
     """
-
-    def mix(slow: Tensor, fast: Tensor, step: Tensor | int) -> Tensor:
-        keep = min(average, int(step) / (int(step) + YOUNG))
-        return torch.lerp(slow, fast, 1 - keep)
-
-    model = Average(network, avg_fn=mix)
-    model.n_averaged.fill_(1)
-    return model
+    return float(min(1.0, (step + 1) / max(1, config.warmup)) * config.decay**step)
 
 
-def schedule(optimiser: torch.optim.Optimizer, config: OptimiserConfig, step: int) -> LambdaLR:
-    """The learning rate from `step` on: a linear warm-up, then an exponential decay."""
-    for group in optimiser.param_groups:
-        group["initial_lr"] = config.rate
-
-    def factor(step: int) -> float:
-        return float(min(1.0, (step + 1) / max(1, config.warmup)) * config.decay**step)
-
-    return LambdaLR(optimiser, factor, last_epoch=step - 1)
+def run_settings(config: RunConfig) -> dict[str, str]:
+    """What must not change when a run is resumed."""
+    return {"network, loss or seed": repr((config.network, config.optimiser.loss, config.optimiser.seed))}
 
 
 class Trainer:
@@ -151,7 +149,7 @@ class Trainer:
             # Pairs without any seed leave the pairwise layers without a gradient.
             self.parallel = DistributedDataParallel(self.objective, find_unused_parameters=True)
         self._resume()
-        self.rate = schedule(self.optimiser, o, self.step)
+        self.rate = schedule(self.optimiser, o.rate, partial(learning_rate, o), self.step)
 
     @property
     def weights(self) -> Path:
@@ -201,14 +199,13 @@ class Trainer:
         """Log the averaged network's scores; the best by mean average precision becomes the run's weights."""
         if self.rank != 0:
             return
-        network = self.average.module
+        network = cast(LinGlue, self.average.module)
         scores = validate(network, self.validation, self.device)
         row = {"step": float(self.step), "pairs": float(self.step * self.config.optimiser.batch), "loss": loss}
         for name, found in scores.items():
             row.update({f"{name}/{score}": value for score, value in asdict(found).items()})
         self.config.output.mkdir(parents=True, exist_ok=True)
-        append_row(self.config.output / "log.csv", row)
-        plot(self.config.output / "log.csv", self.config.output / "log.png")
+        log_row(self.config.output, row)
         quality = float(np.mean([s.average_precision for s in scores.values()]))
         text = ", ".join(f"{name} recall {s.recall:.3f} AP {s.average_precision:.3f}" for name, s in scores.items())
         tqdm.write(f"step {self.step}: {text}")
@@ -221,27 +218,11 @@ class Trainer:
             save_network(self.weights, network, kind, self.config.network.preset, licence, training)
 
     def _save(self) -> None:
-        if self.rank != 0:
-            return
-        state = {
-            "objective": self.objective.state_dict(),
-            "average": self.average.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "step": self.step,
-            "seconds": self.seconds,
-            "best": self.best,
-        }
-        write_checkpoint(self.config, state)
+        if self.rank == 0:
+            write_checkpoint(checkpoint_path(self.config.output), self, run_settings(self.config))
 
     def _resume(self) -> None:
-        state = read_checkpoint(self.config, self.device)
-        if state is None:
-            return
-        try:
-            self.objective.load_state_dict(state["objective"])
-            self.average.load_state_dict(state["average"])
-            self.optimiser.load_state_dict(state["optimiser"])
-        except Exception as error:  # torch raises several types when names, shapes or groups differ
-            path = checkpoint_path(self.config)
-            raise LinGlueError(f"{path}: does not fit this network; choose another output or remove it") from error
-        self.step, self.seconds, self.best = state["step"], state["seconds"], state["best"]
+        path = checkpoint_path(self.config.output)
+        state = read_checkpoint(path, run_settings(self.config), self.device)
+        if state is not None:
+            restore(self, state, path)

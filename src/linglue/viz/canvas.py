@@ -100,6 +100,15 @@ def blend_line(
     """Blend an anti-aliased line into the canvas, in place; its opacity falls from `alpha` at the ends to the middle's.
 
     OpenCV's own anti-aliasing has neither fractional widths nor transparency.
+
+    Args:
+        canvas: (H, W, 3).
+        start: (2,) x, y.
+        end: (2,) x, y.
+        colour: (3,) RGB.
+        width: in pixels.
+        alpha: opacity at the ends.
+        middle_alpha: opacity in the middle.
     """
     steep = abs(end[1] - start[1]) > abs(end[0] - start[0])
     view = canvas.transpose(1, 0, 2) if steep else canvas  # now the line runs mostly along x
@@ -123,7 +132,16 @@ def blend_line(
 def blend_circle(
     canvas: FloatArray, centre: FloatArray, radius: float, colour: FloatArray, alpha: float, width: float | None = None
 ) -> None:
-    """Blend an anti-aliased disc, or a ring if `width` is given, into the canvas, in place."""
+    """Blend an anti-aliased disc, or a ring if `width` is given, into the canvas, in place.
+
+    Args:
+        canvas: (H, W, 3).
+        centre: (2,) x, y.
+        radius: in pixels.
+        colour: (3,) RGB.
+        alpha: opacity.
+        width: of the ring.
+    """
     reach = radius + (width or 0) + 1
     low = np.maximum(np.floor(centre - reach), 0).astype(np.int64)
     high = np.maximum(np.ceil(centre + reach) + 1, 0).astype(np.int64)
@@ -135,7 +153,14 @@ def blend_circle(
 
 
 def blend_dots(canvas: FloatArray, centres: FloatArray, radius: float, colours: FloatArray) -> None:
-    """Dots with a dark rim, so that they stand out on any picture and from each other; the last one is on top."""
+    """Dots with a dark rim, so that they stand out on any picture and from each other; the last one is on top.
+
+    Args:
+        canvas: (H, W, 3).
+        centres: (N, 2) x, y.
+        radius: in pixels.
+        colours: (N, 3) RGB.
+    """
     for centre, colour in zip(centres, colours, strict=True):
         blend_circle(canvas, centre, radius + 0.8, BLACK, 0.6)
         blend_circle(canvas, centre, radius, colour, 1.0)
@@ -196,6 +221,12 @@ def compare(canvas_a: Image, canvas_b: Image, label_a: str, label_b: str) -> Ima
     """Two drawings of the same size or nearly, each under its label: stacked, or side by side if they are upright.
 
     The larger one is shrunk to the width (the height, side by side) of the smaller.
+
+    Args:
+        canvas_a: (H, W, 3).
+        canvas_b: (H, W, 3).
+        label_a: above the first.
+        label_b: above the second.
     """
     upright = canvas_a.shape[0] > canvas_a.shape[1] and canvas_b.shape[0] > canvas_b.shape[1]
     across = 0 if upright else 1  # the axis along which both must agree
@@ -211,7 +242,12 @@ def compare(canvas_a: Image, canvas_b: Image, label_a: str, label_b: str) -> Ima
 
 
 def save_image(path: str | Path, canvas: Image) -> None:
-    """Write an (H, W, 3) RGB picture in the format of the path's suffix; the file appears whole or not at all."""
+    """Write an (H, W, 3) RGB picture in the format of the path's suffix; the file appears whole or not at all.
+
+    Args:
+        path: .png, .jpg or .webp.
+        canvas: the picture.
+    """
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:

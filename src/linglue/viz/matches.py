@@ -60,7 +60,16 @@ def save_drawing(path: str | Path, matches: Matches, max_lines: int | None = LIN
 
 
 def correctness(errors: ArrayLike, threshold: float) -> FloatArray:
-    """(K,) errors → (K,) degrees for `draw_matches`: 1 without error, ½ at the threshold, 0 from twice it on or NaN."""
+    """(K,) errors → (K,) degrees for `draw_matches`: 1 without error, ½ at the threshold, 0 from twice it on or NaN.
+
+    Args:
+        errors: pixels; NaN where the truth is unknown.
+        threshold: pixels up to which a match is correct.
+
+    Example:
+        >>> correctness([0.0, 3.0, 9.0], threshold=3).tolist()
+        [1.0, 0.5, 0.0]
+    """
     return np.nan_to_num(np.clip(1 - np.asarray(errors, dtype=np.float32) / (2 * threshold), 0, 1), nan=0.0)
 
 

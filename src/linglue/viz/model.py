@@ -40,6 +40,10 @@ def draw_model(path: Path, model: pycolmap.Reconstruction) -> None:
 
     Above the plan, seen from the sky with the mean line of sight upwards; below it the elevation. Across, both are the
     same, so that things lie under each other.
+
+    Args:
+        path: .png.
+        model: at least one image has a pose.
     """
     images = sorted((model.image(number) for number in model.reg_image_ids()), key=lambda image: image.name)
     rotations = np.array([image.cam_from_world().rotation.matrix() for image in images])  # (C, 3, 3)
@@ -147,6 +151,12 @@ def draw_match_graph(
     """A table of all images against all: how many matches of each pair were verified.
 
     Images keep the order of `names`. Those without a pose are red; where many images share a row, the best pair counts.
+
+    Args:
+        path: .png.
+        names: all images.
+        verified: number of verified matches by pair of names.
+        registered: names of the images with a pose.
     """
     matplotlib, count = need("matplotlib", "a picture"), len(names)
     share = -(-count // MAX_CELLS)  # images per row

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +23,7 @@ from linglue.training.front_end.config import FrontEndConfig
 from linglue.training.front_end.lessons import Lessons
 from linglue.training.front_end.trainer import Trainer, find_images, train_features
 from linglue.training.log import read_rows
+from training.killed import ENVIRONMENT, kill_at_first_checkpoint
 
 
 def config_of(folder: Path, output: str, **learning) -> FrontEndConfig:
@@ -90,16 +88,9 @@ def test_kill_9_at_any_moment_then_the_same_result(folder, finished):
     text = (folder / "run.toml").read_text().replace('output = "run"', 'output = "killed"')
     (folder / "killed.toml").write_text(text)
     command = [sys.executable, "-m", "linglue", "train-features", str(folder / "killed.toml"), "--json"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     checkpoint = folder / "killed" / "checkpoint.pt"
-    deadline = time.monotonic() + 120
-    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert checkpoint.exists()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    kill_at_first_checkpoint(command, checkpoint)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["weights"] == str(folder / "killed" / "linpoint-features.safetensors")
     assert "step 6" in done.stderr and "steps: 6 of 6" in done.stderr  # piped: lines, no bar
@@ -110,7 +101,7 @@ def test_kill_9_at_any_moment_then_the_same_result(folder, finished):
 def test_a_checkpoint_of_the_first_runs_is_resumed(folder, finished):
     config = config_of(folder, "first")
     config.output.mkdir()
-    state = torch.load(finished.checkpoint, weights_only=True)
+    state = torch.load(finished.config.output / "checkpoint.pt", weights_only=True)
     del state["settings"]
     torch.save(state, config.output / "checkpoint.pt")
     assert Trainer(config).step == 6
@@ -136,7 +127,7 @@ def test_a_damaged_checkpoint_is_named(folder):
     config = config_of(folder, "damaged")
     config.output.mkdir()
     (config.output / "checkpoint.pt").write_bytes(b"no checkpoint")
-    with pytest.raises(LinGlueError, match=r"checkpoint\.pt: cannot be read"):
+    with pytest.raises(LinGlueError, match=r"checkpoint\.pt: not a readable"):
         Trainer(config)
 
 

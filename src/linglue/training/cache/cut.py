@@ -18,6 +18,10 @@ def cut(pair: dict[str, Any], keypoints: int) -> dict[str, Any]:
 
     A keypoint whose partner is lost has none any more, unless another keypoint lies beside that partner: then it is
     neither an example of a match nor of none.
+
+    Args:
+        pair: as a shard holds it.
+        keypoints: how many of each image stay.
     """
     images = [pair["image0"], pair["image1"]]
     keep = [_strongest(image, keypoints) for image in images]  # (n,) each

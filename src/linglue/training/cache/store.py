@@ -36,7 +36,12 @@ def shard_path(folder: Path, index: int) -> Path:
 
 
 def write_shard(path: Path, arrays: Arrays) -> None:
-    """Save the arrays as a shard that appears at once; "source" has one entry for each pair."""
+    """Save the arrays as a shard that appears at once; "source" has one entry for each pair.
+
+    Args:
+        path: of `shard_path`.
+        arrays: by name, the pairs along the first axis.
+    """
     files = {}
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(path) as temporary:
@@ -49,7 +54,12 @@ def write_shard(path: Path, arrays: Arrays) -> None:
 
 
 def check_shard(path: Path, contents: bool = False) -> int:
-    """Number of pairs in a shard whose files have the sizes of its manifest and, if asked, the same contents."""
+    """Number of pairs in a shard whose files have the sizes of its manifest and, if asked, the same contents.
+
+    Args:
+        path: of `shard_path`.
+        contents: also read every file and compare its SHA-256.
+    """
     try:
         manifest = json.loads((path / MANIFEST).read_text())
     except (OSError, ValueError) as error:

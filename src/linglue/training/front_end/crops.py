@@ -55,6 +55,13 @@ def draw_crops(
 
     `matches` (K, 2) are pairs of keypoints of the two lessons; one image and lesson twice, each keypoint with
     itself, makes pairs with exact correspondences.
+
+    Args:
+        images: two images, or one twice.
+        lessons: what the teacher saw in each.
+        matches: (K, 2) keypoints of the two lessons that show the same.
+        config: how the crops differ.
+        rng: decides everything random.
     """
     best: tuple[int, list[Matrix]] = (-1, [])
     for _ in range(ATTEMPTS):

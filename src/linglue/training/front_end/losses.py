@@ -31,7 +31,13 @@ class LossWeights:
 
 
 def heat_target(points: NDArray[np.float32], scores: NDArray[np.float32], side: int) -> NDArray[np.float32]:
-    """(side, side): at every keypoint (N, 2) a Gaussian as high as its score (N,); the largest counts."""
+    """(side, side): at every keypoint (N, 2) a Gaussian as high as its score (N,); the largest counts.
+
+    Args:
+        points: (N, 2) keypoints of the crop.
+        scores: (N,) of the teacher.
+        side: of the crop, in pixels.
+    """
     target = np.zeros((side, side), dtype=np.float32)
     radius = int(np.ceil(3 * SPREAD))
     step = np.arange(-radius, radius + 1)
@@ -47,14 +53,27 @@ def heat_target(points: NDArray[np.float32], scores: NDArray[np.float32], side: 
 
 
 def heat_loss(logits: Tensor, target: Tensor, covered: Tensor, points: int) -> Tensor:
-    """Cross-entropy with (B, S, S) soft targets, most where the two differ (quality focal loss), per keypoint."""
+    """Cross-entropy with (B, S, S) soft targets, most where the two differ (quality focal loss), per keypoint.
+
+    Args:
+        logits: (B, S, S) of the student.
+        target: (B, S, S) of `heat_target`.
+        covered: (B, S, S) bool, where the crop shows the image.
+        points: number of keypoints, which the sum is divided by.
+    """
     error = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
     focus = (target - logits.detach().sigmoid()).square()
     return (error * focus * covered).sum() / max(points, 1)
 
 
 def place_loss(logits: Tensor, image: Tensor, points: Tensor) -> Tensor:
-    """Mean distance, capped where it cannot be mended, of refined positions from the (N, 2) true ones."""
+    """Mean distance, capped where it cannot be mended, of refined positions from the (N, 2) true ones.
+
+    Args:
+        logits: (B, S, S) of the student.
+        image: (N,) which crop of the batch a point is in.
+        points: (N, 2) where the keypoints are.
+    """
     if not len(points):
         return logits.sum() * 0
     found = refine(logits, image, points.round().long())
@@ -62,7 +81,14 @@ def place_loss(logits: Tensor, image: Tensor, points: Tensor) -> Tensor:
 
 
 def repeat_loss(logits0: Tensor, logits1: Tensor, one_from_zero: Tensor, covered: Tensor) -> Tensor:
-    """1 − cosine of the heat of two crops (B, S, S) in windows of the first; one_from_zero (B, 3, 3)."""
+    """1 − cosine of the heat of two crops (B, S, S) in windows of the first; one_from_zero (B, 3, 3).
+
+    Args:
+        logits0: (B, S, S) of the first crops.
+        logits1: (B, S, S) of the second.
+        one_from_zero: (B, 3, 3) homographies between them.
+        covered: (B, S, S) bool, where the first crops show their images.
+    """
     side = logits0.shape[-1]
     step = torch.arange(side, dtype=torch.float32)
     y, x = torch.meshgrid(step, step, indexing="ij")
@@ -82,13 +108,27 @@ def repeat_loss(logits0: Tensor, logits1: Tensor, one_from_zero: Tensor, covered
 
 
 def contrast_loss(zero: Tensor, one: Tensor, truth: Tensor, banned: Tensor, sharpness: Tensor) -> Tensor:
-    """InfoNCE: descriptor i of `zero` (M, D) must choose `truth[i]` of `one` (K, D), not what is `banned` (M, K)."""
+    """InfoNCE: descriptor i of `zero` (M, D) must choose `truth[i]` of `one` (K, D), not what is `banned` (M, K).
+
+    Args:
+        zero: (M, D) unit descriptors.
+        one: (K, D) unit descriptors to choose from.
+        truth: (M,) the right choice.
+        banned: (M, K) bool, choices that are neither right nor wrong.
+        sharpness: of the softmax, learned.
+    """
     logits = (sharpness * zero @ one.T).masked_fill(banned, -torch.inf)
     return F.cross_entropy(logits, truth)
 
 
 def distil_loss(student: Tensor, teacher: Tensor, sharpness: Tensor) -> Tensor:
-    """The student's projected descriptors (M, D) must choose the teacher's of the same keypoint, and lie near it."""
+    """The student's projected descriptors (M, D) must choose the teacher's of the same keypoint, and lie near it.
+
+    Args:
+        student: (M, D) projected into the teacher's space.
+        teacher: (M, D) of the same keypoints.
+        sharpness: of the softmax, learned.
+    """
     logits = sharpness * student @ teacher.T  # (M, M)
     truth = torch.arange(len(student), device=student.device)
     return F.cross_entropy(logits, truth) + 1 - (student * teacher).sum(1).mean()

@@ -53,7 +53,15 @@ def collate(
     limit: int,
     rng: np.random.Generator,
 ) -> Batch:
-    """Pairs of crops and their matches; `taught` has the descriptors of both lessons of each, `same` one image."""
+    """Pairs of crops and their matches; `taught` has the descriptors of both lessons of each, `same` one image.
+
+    Args:
+        samples: two crops and their matches, each.
+        taught: the teacher's descriptors of both lessons.
+        same: whether the two crops are of one image.
+        limit: keypoints of a crop that are used.
+        rng: chooses them.
+    """
     pairs = len(samples)
     crops = [s[0] for s in samples] + [s[1] for s in samples]
     side = crops[0].image.shape[0]

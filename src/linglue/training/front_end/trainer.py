@@ -11,27 +11,28 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-from linglue.core.atomic import atomic_path
 from linglue.core.fingerprint import file_sha256
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS, make_extractor
 from linglue.features.linpoint import LinPointNet, load_linpoint, save_linpoint
 from linglue.features.weights import find_weights
 from linglue.io.images import IMAGE_SUFFIXES, Image, read_image, shrink
-from linglue.training.front_end.config import FrontEndConfig, LessonConfig
+from linglue.training.checkpoint import checkpoint_path, read_checkpoint, restore, write_checkpoint
+from linglue.training.front_end.config import FrontEndConfig, LearningConfig, LessonConfig
 from linglue.training.front_end.crops import Crop, draw_crops
 from linglue.training.front_end.lessons import LONGER_SIDE, Lesson, Lessons
 from linglue.training.front_end.objective import Batch, Objective, collate
 from linglue.training.front_end.progress import Progress
 from linglue.training.front_end.validation import Scores, make_validation, validate
-from linglue.training.log import append_row, plot
+from linglue.training.log import log_row
+from linglue.training.optimisation import kept, mix_in, schedule
 from linglue.training.sources.interface import ImagePair
 from linglue.types import IndexArray
 
@@ -60,6 +61,18 @@ def find_images(config: LessonConfig) -> tuple[list[Path], list[Path]]:
     return train, held_out
 
 
+def learning_rate(config: LearningConfig, step: int) -> float:
+    """The share of the full rate at a step: a linear warm-up, and at the end a cosine down to nothing.
+
+    Args:
+        config: of the run.
+        step: the number of steps taken before.
+    """
+    warm = min(1.0, (step + 1) / max(1, config.warmup))
+    left = (config.steps - step) / max(1, config.cooldown)
+    return warm * (0.5 - 0.5 * math.cos(math.pi * left)) if left < 1 else warm
+
+
 class Trainer:
     """A student on its way; resumes from the checkpoint in the output folder if there is one.
 
@@ -82,6 +95,7 @@ class Trainer:
         self.step, self.seconds, self.best = 0, 0.0, -1.0
         self.lessons = Lessons(config.lessons.folder, train, teacher_sha256(config.lessons), config.lessons.keypoints)
         self._resume()
+        self.rate = schedule(self.optimiser, config.learning.rate, partial(learning_rate, config.learning), self.step)
         config.output.mkdir(parents=True, exist_ok=True)
         self.lessons.prepare(teacher)
         self.validation: Sequence[ImagePair] = make_validation(held_out, config.validation_pairs)
@@ -89,11 +103,8 @@ class Trainer:
         self.lesson = lru_cache(maxsize=KEPT)(self._lesson)
 
     @property
-    def checkpoint(self) -> Path:
-        return self.config.output / "checkpoint.pt"
-
-    @property
     def weights(self) -> Path:
+        """Where the weights of the best validation are kept."""
         return self.config.output / "linpoint-features.safetensors"
 
     def run(self) -> None:
@@ -140,27 +151,15 @@ class Trainer:
 
     def _take_step(self) -> dict[str, float]:
         o = self.config.learning
-        rate = o.rate * min(1.0, (self.step + 1) / max(1, o.warmup))
-        left = (o.steps - self.step) / max(1, o.cooldown)
-        if left < 1:
-            rate *= 0.5 - 0.5 * math.cos(math.pi * left)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
         self.objective.train()
         losses = self.objective(self.make_batch(self.step))
         self.optimiser.zero_grad()
         torch.stack(list(losses.values())).sum().backward()
         nn.utils.clip_grad_norm_(self.objective.parameters(), o.clip)
         self.optimiser.step()
+        self.rate.step()
         self.step += 1
-        keep = min(o.average, self.step / (self.step + 10))  # young averages forget the start quickly
-        with torch.no_grad():
-            fast = self.objective.net.state_dict()
-            for name, slow in self.average.state_dict().items():
-                if slow.is_floating_point():
-                    slow.lerp_(fast[name], 1 - keep)
-                else:
-                    slow.copy_(fast[name])
+        mix_in(self.average, self.objective.net, kept(o.average, self.step))
         return {name: float(value.detach()) for name, value in losses.items()}
 
     def _validate(self, losses: dict[str, float]) -> str:
@@ -169,8 +168,7 @@ class Trainer:
         row = {"step": float(self.step), "loss": sum(losses.values())}
         row |= {f"loss_{name}": value for name, value in losses.items()}
         row |= {f"validation/{name}": value for name, value in scores._asdict().items()}
-        append_row(self.config.output / "log.csv", row)
-        plot(self.config.output / "log.csv", self.config.output / "log.png")
+        log_row(self.config.output, row)
         text = ", ".join(f"{name} {value:.3f}" for name, value in scores._asdict().items())
         if scores.recall > self.best:
             self.best = scores.recall
@@ -179,37 +177,13 @@ class Trainer:
         return f"step {self.step}, {self.seconds / 3600:.2f} h: {text}"
 
     def _save(self) -> None:
-        state = {
-            "objective": self.objective.state_dict(),
-            "average": self.average.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "step": self.step,
-            "seconds": self.seconds,
-            "best": self.best,
-            "settings": self._settings(),
-        }
-        with atomic_path(self.checkpoint) as partial:
-            torch.save(state, partial)
+        write_checkpoint(checkpoint_path(self.config.output), self, self._settings())
 
     def _resume(self) -> None:
-        if not self.checkpoint.is_file():
-            return
-        try:
-            state = torch.load(self.checkpoint, weights_only=True)
-        except Exception as error:  # torch.load raises many unrelated types on files that are no checkpoints
-            raise LinGlueError(f"{self.checkpoint}: cannot be read, expected a checkpoint; remove it") from error
-        mine = self._settings()
-        others = state.get("settings", mine)  # checkpoints of the first runs have none
-        different = [name for name in mine if others.get(name) != mine[name]]
-        if different:
-            raise LinGlueError(
-                f"{self.checkpoint}: made with another {', '.join(different)}; expected the same configuration, "
-                "or another output"
-            )
-        self.objective.load_state_dict(state["objective"])
-        self.average.load_state_dict(state["average"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.step, self.seconds, self.best = state["step"], state["seconds"], state["best"]
+        path = checkpoint_path(self.config.output)
+        state = read_checkpoint(path, self._settings())
+        if state is not None:
+            restore(self, state, path)
 
     def _settings(self) -> dict[str, str]:
         """What must stay the same when a run is resumed, as text; only its length may change."""

@@ -41,7 +41,12 @@ class Found:
 
 
 def make_validation(images: Sequence[Path], count: int) -> list[ImagePair]:
-    """The same pairs of views for the same images, always."""
+    """The same pairs of views for the same images, always.
+
+    Args:
+        images: files that were held out.
+        count: number of pairs.
+    """
     generator = HomographySource(HomographyConfig(longer_side=(480, 720), overlap=(0.3, 0.95)))
     source = ImageSet(images)
     return [generator.sample(source, np.random.default_rng((7, i))).pair() for i in range(count)]
@@ -57,7 +62,12 @@ def find(net: LinPointNet, image: Image) -> Found:
 
 @torch.inference_mode()
 def validate(net: LinPointNet, pairs: Sequence[ImagePair]) -> Scores:
-    """Scores of a network on pairs of `make_validation`."""
+    """Scores of a network on pairs of `make_validation`.
+
+    Args:
+        net: the student or its average.
+        pairs: of `make_validation`.
+    """
     net.eval()
     scores = [score(pair, find(net, pair.image0), find(net, pair.image1)) for pair in pairs]
     return Scores(*np.mean(scores, axis=0).tolist())

@@ -18,7 +18,12 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp")
 
 
 def image_names(folder: Path, at_least: int) -> list[str]:
-    """Names, below `folder`, of the images of one scene, in their order."""
+    """Names, below `folder`, of the images of one scene, in their order.
+
+    Args:
+        folder: with any folders below it.
+        at_least: fewer images are an error.
+    """
     if not folder.is_dir():
         raise LinGlueError(f"{folder}: no such folder, expected a folder of images of one scene")
     names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)

@@ -28,7 +28,13 @@ class PhotometricConfig:
 
 
 def perturb(image: Image, rng: np.random.Generator, config: PhotometricConfig | None = None) -> Image:
-    """The (H, W, 3) image as another camera at another hour would have recorded it; nothing moves."""
+    """The (H, W, 3) image as another camera at another hour would have recorded it; nothing moves.
+
+    Args:
+        image: RGB uint8.
+        rng: decides how it changes.
+        config: how much.
+    """
     config = config or PhotometricConfig()
     if config.strength <= 0:
         return image

@@ -37,6 +37,11 @@ def warp(levels: Sequence[Image], texture_from_view: Matrix, size: ImageSize) ->
     """The view (H, W, 3) of a texture, and (H, W) where the texture covers it.
 
     The homography must have a positive third coordinate all over the view.
+
+    Args:
+        levels: of `pyramid`.
+        texture_from_view: (3, 3) homography.
+        size: of the view.
     """
     view = warp_level(levels, 0, texture_from_view, size)
     w = linear(texture_from_view[2] / np.cbrt(np.linalg.det(texture_from_view)), 0, size.width, 0, size.height)
@@ -67,7 +72,15 @@ def _warp(texture: Image, texture_from_view: Matrix, size: ImageSize, border: in
 
 
 def mosaic(deck: Deck, rows: int, columns: int, cell: ImageSize, rng: np.random.Generator) -> Image:
-    """rows × columns random images, each cropped to a random part that fills its cell."""
+    """rows × columns random images, each cropped to a random part that fills its cell.
+
+    Args:
+        deck: where the images come from.
+        rows: of cells.
+        columns: of cells.
+        cell: its size in pixels.
+        rng: chooses the parts.
+    """
     canvas = np.empty((rows * cell.height, columns * cell.width, 3), dtype=np.uint8)
     for row in range(rows):
         for column in range(columns):
@@ -77,7 +90,13 @@ def mosaic(deck: Deck, rows: int, columns: int, cell: ImageSize, rng: np.random.
 
 
 def fill(image: Image, size: ImageSize, rng: np.random.Generator) -> Image:
-    """A random part of the image, of the aspect of `size` and as large as possible, resized to `size`."""
+    """A random part of the image, of the aspect of `size` and as large as possible, resized to `size`.
+
+    Args:
+        image: (H, W, 3).
+        size: of the result.
+        rng: chooses the part.
+    """
     height, width = image.shape[:2]
     scale = max(size.width / width, size.height / height)
     crop_width, crop_height = min(width, round(size.width / scale)), min(height, round(size.height / scale))

@@ -60,10 +60,12 @@ class LightGlueTeacher:
         self._lightglue = net.eval()
 
     def features(self, image: Image) -> Features:
+        """Keypoints of an image, as LightGlue reads them."""
         return self._aliked.extract(image, self.keypoints)
 
     @torch.inference_mode()
     def match(self, zero: Features, one: Features) -> tuple[FloatArray, FloatArray]:
+        """The teacher's matches of two images."""
         if not len(zero) or not len(one):
             return np.zeros((0, 2), np.float32), np.zeros((0, 2), np.float32)
         pairs = self._lightglue({"image0": zero.tensors(), "image1": one.tensors()})["matches"][0].numpy()
@@ -88,6 +90,13 @@ def label_scene(
     """Label pairs of a folder of images of one scene into `folder`; returns the number of verified pairs.
 
     One file per pair, so that an interrupted run is resumed; pairs that failed leave an empty one.
+
+    Args:
+        images: folder of the scene.
+        folder: where the labels go; what is there is kept.
+        teacher: who matches.
+        config: which pairs, and when a pair counts.
+        progress: whether a bar is shown.
     """
     config = config or LabelConfig()
     names = image_names(images, at_least=2)

@@ -37,7 +37,14 @@ class Surface:
 
 
 def quad(texture: Sequence[Image], corner: Vectors, right: Vectors, down: Vectors) -> Surface:
-    """The whole texture on the parallelogram at `corner` with the sides `right` and `down`."""
+    """The whole texture on the parallelogram at `corner` with the sides `right` and `down`.
+
+    Args:
+        texture: of `pyramid`.
+        corner: (3,) where its top-left corner lies.
+        right: (3,) its upper side.
+        down: (3,) its left side.
+    """
     height, width = texture[0].shape[:2]
     a, b = right / width, down / height
     corners = np.stack([corner, corner + right, corner + right + down, corner + down])
@@ -45,7 +52,15 @@ def quad(texture: Sequence[Image], corner: Vectors, right: Vectors, down: Vector
 
 
 def relief(texture: Sequence[Image], corner: Vectors, right: Vectors, down: Vectors, height: Vectors) -> Surface:
-    """The texture on a surface (rows, columns) of heights above the parallelogram, as two triangles per cell."""
+    """The texture on a surface (rows, columns) of heights above the parallelogram, as two triangles per cell.
+
+    Args:
+        texture: of `pyramid`.
+        corner: (3,) where its top-left corner lies.
+        right: (3,) its upper side.
+        down: (3,) its left side.
+        height: (rows, columns) above the parallelogram.
+    """
     rows, columns = height.shape
     normal = -np.cross(right, down) / np.linalg.norm(np.cross(right, down))  # towards the viewer
     v, u = np.meshgrid(np.linspace(0, 1, rows), np.linspace(0, 1, columns), indexing="ij")
@@ -75,7 +90,12 @@ class Geometry:
 
 
 def see(surfaces: Sequence[Surface], view: View) -> Geometry:
-    """Depth and face of every pixel by a z-buffer."""
+    """Depth and face of every pixel by a z-buffer.
+
+    Args:
+        surfaces: the scene.
+        view: camera and pose.
+    """
     shape = view.camera.size.height, view.camera.size.width
     nearest = np.zeros(shape, dtype=np.float32)
     face = np.full(shape, NOTHING, dtype=np.int32)
@@ -201,7 +221,13 @@ def _fixed_point(points: Vectors) -> NDArray[np.int32]:
 
 
 def colour(surfaces: Sequence[Surface], geometry: Geometry, sky: Image) -> Image:
-    """(H, W, 3) the image of the scene; `sky` (H, W, 3) shows where there is nothing."""
+    """(H, W, 3) the image of the scene; `sky` (H, W, 3) shows where there is nothing.
+
+    Args:
+        surfaces: the scene.
+        geometry: of `see`.
+        sky: (H, W, 3) what is behind it.
+    """
     image = sky.copy()
     first = 0
     for surface in surfaces:

@@ -54,7 +54,14 @@ class SfmConfig:
 
 
 def reconstruct(images: Path, folder: Path, config: SfmConfig | None = None, threads: int = -1) -> SfmScene:
-    """Reconstruct the images of a folder into `folder`, or load what is there; with one thread it is repeatable."""
+    """Reconstruct the images of a folder into `folder`, or load what is there; with one thread it is repeatable.
+
+    Args:
+        images: folder of one scene.
+        folder: where the reconstruction goes.
+        config: of the reconstruction.
+        threads: of COLMAP.
+    """
     config = config or SfmConfig()
     names = image_names(images, at_least=3)
     _claim(folder, names, config)
@@ -164,7 +171,12 @@ def _scene(folder: Path, name: str, max_error: float) -> SfmScene:
 
 
 def export_pose_scene(folder: Path, target: Path) -> None:
-    """Write a reconstruction in the layout of `linglue eval pose`: images/NAME and gt/NAME.txt."""
+    """Write a reconstruction in the layout of `linglue eval pose`: images/NAME and gt/NAME.txt.
+
+    Args:
+        folder: of `reconstruct`.
+        target: the new scene.
+    """
     scene = load_scene(folder / SCENE)
     for part in ("images", "gt"):
         (target / part).mkdir(parents=True, exist_ok=True)

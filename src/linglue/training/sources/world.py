@@ -49,7 +49,13 @@ class World:
 
 
 def build_world(deck: Deck, config: WorldConfig, rng: np.random.Generator) -> World:
-    """A random scene; its objects stay within 4.5 units of the origin."""
+    """A random scene; its objects stay within 4.5 units of the origin.
+
+    Args:
+        deck: textures.
+        config: what there is in a scene.
+        rng: decides everything random.
+    """
     builder = _Builder(deck, config, rng)
     floor = rng.uniform(1.0, 2.2)
     draw = rng.random()

@@ -1,0 +1,31 @@
+"""One HTML file about a reconstruction, to look at and to send on."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from linglue.cli import common
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `linglue report`."""
+    common.add_work(parser)
+    parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE.html")
+    parser.add_argument("--pairs", type=int, default=3, metavar="N", help="best and worst pairs to show, each")
+    parser.add_argument("--points", type=int, default=40_000, metavar="N", help="points to show; more are thinned")
+    common.add_json(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Do what `linglue report` was asked for, and report it."""
+    from linglue.sfm.report import ReportConfig, write_report
+
+    work = common.check_work(options.work)
+    common.check_output(options.output, (".html",))
+    report = common.Report(options.json)
+    with work.reading():
+        write_report(work, options.output, ReportConfig(options.pairs, options.points))
+    size = options.output.stat().st_size
+    report.line(f"{options.output}: {size / 1e6:.1f} MB", file=str(options.output), bytes=size)
+    report.finish()

@@ -1,0 +1,1 @@
+"""Dense points: depth of every image by plane sweep over its neighbours, kept where they agree, fused into one cloud"""
