@@ -20,8 +20,8 @@ FloatArray = NDArray[np.float32]
 IndexArray = NDArray[np.int64]
 
 
-FULL_CIRCLE = 6.3  # radians, and a little
-MARGIN = 0.05  # of a side: keypoints farther outside their image belong to another size, or have x and y swapped
+TWO_CIRCLES = 12.6  # radians: angles that were added up stay within, degrees do not
+MARGIN = 0.25  # of a side: keypoints farther outside their image belong to another size, or have x and y swapped
 PAIR_EVIDENCE = 20.0  # summed match scores at which a pair is more likely right than not
 
 
@@ -92,7 +92,7 @@ class Features:
         """Numbers that are there but cannot be meant: other units, another image."""
         if len(self) == 0:
             return
-        if self.oris is not None and np.abs(self.oris).max() > FULL_CIRCLE:
+        if self.oris is not None and np.abs(self.oris).max() > TWO_CIRCLES:
             raise LinGlueError(
                 f"oris contain {self.oris[np.abs(self.oris).argmax()]:.4g}, expected radians, not degrees"
             )
