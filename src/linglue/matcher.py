@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from linglue.core.fingerprint import code_sha256
+from linglue.core.progress import Stopwatch
 from linglue.core.registry import Registry
-from linglue.core.stopwatch import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.features import DEFAULT_FEATURES, FRONT_ENDS, MAX_KEYPOINTS, RESIZE, make_extractor
 from linglue.features.base import Extractor

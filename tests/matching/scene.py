@@ -13,7 +13,7 @@ from linglue.matching.nearest import Nearest
 from linglue.matching.neighborhood import View
 
 SIZE = torch.tensor([640.0, 480.0])
-AFFINE = torch.tensor([[0.9, -0.25], [0.3, 0.8]])
+AFFINE = torch.tensor([[0.8, -0.2], [0.25, 0.65]])  # keeps all points within the image
 Warp = Callable[[Tensor], Tensor]
 
 
@@ -83,7 +83,7 @@ def make_scene(
         warp(points0[:inliers] + torch.tensor([1.0, 0.0])) - warp(points0[:inliers] - torch.tensor([1.0, 0.0]))
     ) / 2
     oris0, oris1 = (torch.rand(count, generator=random) * 6.28 for _ in range(2))
-    oris1[:inliers] = oris0[:inliers] + torch.atan2(ahead[:, 1], ahead[:, 0])
+    oris1[:inliers] = torch.remainder(oris0[:inliers] + torch.atan2(ahead[:, 1], ahead[:, 0]), 2 * torch.pi)
     scales0, scales1 = (4 * torch.rand(count, generator=random).exp() for _ in range(2))
     scales1[:inliers] = scales0[:inliers] * ahead.norm(dim=1)
     x0, x1 = (torch.randn(count, dim, generator=random) for _ in range(2))

@@ -6,10 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from linglue.matching import neighborhood as module
 from linglue.matching.nearest import nearest_both_ways
-from linglue.matching.neighborhood import Selection, View, select
-from linglue.network import groups as module
-from linglue.network.groups import all_groups
+from linglue.matching.neighborhood import Selection, View, all_groups, select
 from linglue.network.linglue import pairwise_attention, positive, remember
 
 SIZE = torch.tensor([300.0, 200.0])

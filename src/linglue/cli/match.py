@@ -124,7 +124,7 @@ def _check_pair(options: argparse.Namespace, sources: tuple[str, str]) -> None:
 
 
 def _match_pair(options: argparse.Namespace, report: common.Report, sources: tuple[str, str]) -> Matches:
-    from linglue.core.stopwatch import Stopwatch
+    from linglue.core.progress import Stopwatch
     from linglue.features import make_extractor
     from linglue.matcher import Matcher
 

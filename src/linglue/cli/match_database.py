@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from linglue.cli import common
-from linglue.core.stopwatch import Stopwatch
+from linglue.core.progress import Stopwatch
 from linglue.matcher import MatcherConfig
 from linglue.sfm.match_database import EXHAUSTIVE, EXISTING, match_database
 

@@ -1,14 +1,17 @@
-"""Progress that people see: a bar on a terminal, a line now and then in logs and pipes, nothing with --quiet."""
+"""What people see of a long run: a bar on a terminal, a line now and then in logs, and seconds per stage."""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from tqdm import tqdm
 
 
@@ -68,3 +71,38 @@ class _Lines(io.TextIOBase):
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
         return len(text)
+
+
+class Stopwatch:
+    """Adds up the wall-clock seconds of named stages.
+
+    Args:
+        device: where the work is done; on a GPU, a stage ends when its kernels have.
+
+    Example:
+        >>> watch = Stopwatch()
+        >>> with watch.stage("sum"):
+        ...     total = sum(range(1000))
+        >>> list(watch.seconds)
+        ['sum']
+    """
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.seconds: dict[str, float] = {}
+        self._cuda = str(device).startswith("cuda")
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the seconds until the `with` block ends to those of this stage."""
+        start = self._now()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + self._now() - start
+
+    def _now(self) -> float:
+        if self._cuda:  # kernels run on after their launch returned
+            import torch
+
+            torch.cuda.synchronize()
+        return time.perf_counter()

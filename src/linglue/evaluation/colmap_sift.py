@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from linglue.core.atomic import atomic_path
 from linglue.core.fingerprint import settings_hash
-from linglue.core.stopwatch import Stopwatch
+from linglue.core.progress import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
 from linglue.io.colmap.database import open_database, read_images

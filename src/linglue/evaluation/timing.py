@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from linglue.core.stopwatch import Stopwatch
+from linglue.core.progress import Stopwatch
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.network.batch import matchable
 from linglue.network.config import PRESETS, LinGlueConfig

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from linglue.core.progress import progress
-from linglue.core.stopwatch import Stopwatch
+from linglue.core.progress import Stopwatch, progress
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import colmap_from_pixel, quiet_pycolmap
 from linglue.io.colmap.model_files import check_model_files

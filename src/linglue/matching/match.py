@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linglue.core.stopwatch import Stopwatch
+from linglue.core.progress import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.matching.baselines import mutual_matches
 from linglue.matching.completion import CompletionConfig, complete

@@ -25,11 +25,10 @@ from torch import Tensor, nn
 from linglue.errors import LinGlueError
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
-from linglue.matching.neighborhood import Selection, select
+from linglue.matching.neighborhood import Groups, Selection, all_groups, select
 from linglue.matching.voting import Voting
 from linglue.network.batch import Entry, dense_matches, matchable, pad, token_slices, unpad, view, with_size
 from linglue.network.config import LinGlueConfig
-from linglue.network.groups import Groups, all_groups
 
 EPSILON = 1e-6  # denominator of a query that attends to nothing
 Affine = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linglue.core.fingerprint import fingerprint
-from linglue.core.stopwatch import Stopwatch
+from linglue.core.progress import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.io.colmap.database import write_database
 from linglue.io.pair_list import Pair

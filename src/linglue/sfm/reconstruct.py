@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from linglue.core.fingerprint import file_sha256, fingerprint
-from linglue.core.stopwatch import Stopwatch
+from linglue.core.progress import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import Pair, read_pairs, write_pairs
 from linglue.matcher import MatcherConfig

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from linglue.core.fingerprint import code_sha256, file_sha256
 from linglue.core.optional import need
-from linglue.core.stopwatch import Stopwatch
+from linglue.core.progress import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.evaluation.peers import find_peer_file
 from linglue.types import Features, Matches

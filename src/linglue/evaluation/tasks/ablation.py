@@ -50,7 +50,7 @@ class Variant(MatcherConfig):
     def build(self) -> Matcher:
         """The matcher itself, or a LinGlueError that says what it lacks."""
         network, info = load_network(self.weights or packaged_weights(self.features), self.device)
-        given = {"separation": self.separation, "select_from_input": self.select_from_input}
+        given: dict[str, Any] = {"separation": self.separation, "select_from_input": self.select_from_input}
         network.config = replace(network.config, **{name: value for name, value in given.items() if value is not None})
         return Matcher(None, network, info.kind, self.device, self.matching)
 
