@@ -1,5 +1,7 @@
 """The learned consensus: both images play the same part, any number of keypoints works, and it learns."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -96,8 +98,20 @@ def test_it_learns_what_to_believe(network):
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
     with torch.no_grad():
-        pairs, _ = best_matches(network(view0, view1, x0, x1)[-1], least=0.2)
+        pairs, _ = best_matches(network(view0, view1, x0, x1)[-1], least=0.1)
     right = float((truth0[pairs[:, 0]] == pairs[:, 1]).float().mean())
     candidates = find_candidates(*nearest_k(x0, x1, 4))
     mutual = candidates.pairs[candidates.mutual]
     assert right > float((truth0[mutual[:, 0]] == mutual[:, 1]).float().mean()) and len(pairs) > 60
+
+
+@torch.no_grad()
+def test_unrelated_images_get_lower_scores_than_related_ones(network):
+    view0, view1, x0, x1, *_ = make_pair(300, noise=0.1)
+    scored = network(view0, view1, x0, x1)[-1]
+    strong = replace(scored, logits=[torch.full_like(scored.logits[-1], 6.0)])  # sure of everything
+    weak = replace(scored, logits=[torch.full_like(scored.logits[-1], -6.0)])
+    assert strong.related() > 0 > weak.related()
+    _, scores = best_matches(strong)
+    assert torch.allclose(scores.max(), strong.scores().max() * strong.related().sigmoid(), atol=1e-6)
+    assert len(best_matches(weak, least=0.01)[0]) == 0

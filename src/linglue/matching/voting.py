@@ -14,7 +14,7 @@ part, so swapping them swaps the result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ PRIOR = 3  # numbers that the second look knows from the first
 EDGE = 13  # numbers that describe a voter as seen from a candidate
 FIT = 9  # numbers that describe a candidate against the motion of its voters and of the whole image
 TINY = 1e-6
-MIN_SCORE = 0.03  # for pose estimation; 0.01 for many matches, 0.3 for sure ones
+MIN_SCORE = 0.01  # for pose estimation; 0.003 for many matches, 0.3 for sure ones
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Scored:
 
     logits: list[Tensor]  # (E,) per round
     candidates: Candidates
+    pair: nn.Linear | None = None  # log(1 + sum of the scores) → logit that the images show the same thing at all
 
     def log_probabilities(self, number: int = -1) -> tuple[Tensor, Tensor]:
         """(E,) log-probability that the candidate is the partner, seen from image 0 and from image 1."""
@@ -64,9 +65,15 @@ class Scored:
         return found[0], found[1]
 
     def scores(self) -> Tensor:
-        """(E,) geometric mean of the probabilities from both sides."""
+        """(E,) geometric mean of the probabilities from both sides, as if the images showed the same thing."""
         from0, from1 = self.log_probabilities()
         return ((from0 + from1) / 2).exp()
+
+    def related(self) -> Tensor:
+        """() logit that the images show the same thing at all, from all scores together."""
+        if self.pair is None:
+            return self.logits[-1].new_tensor(torch.inf)
+        return self.pair(self.scores().sum().detach().log1p()[None])[0]
 
 
 def log_partition(logits: Tensor, owner: Tensor, count: int) -> Tensor:
@@ -103,6 +110,9 @@ class Voting(nn.Module):
         super().__init__()
         self.config = config or VotingConfig()
         self.looks = nn.ModuleList(_Look(self.config) for _ in range(2))
+        self.pair = nn.Linear(1, 1)
+        nn.init.constant_(self.pair.weight, 3.0)  # half as likely as not at a sum of 20 scores, before it is trained
+        nn.init.constant_(self.pair.bias, -9.0)
 
     def forward(self, view0: View, view1: View, x0: Tensor, x1: Tensor) -> list[Scored]:
         """What both looks say.
@@ -118,13 +128,13 @@ class Voting(nn.Module):
         prior = x0.new_zeros(len(candidates.pairs), PRIOR)  # (E, PRIOR)
         first, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, prior)
         if predicted is None:
-            return [first, first]
+            return [first, replace(first, pair=self.pair)]
         pairs, known = self._second_pairs(first, predicted, view0, view1, x0, x1)
         similarity = (x0[pairs[:, 0]] * x1[pairs[:, 1]]).sum(1)  # (E',)
         candidates = describe_candidates(pairs, similarity, there, back)
         prior, winners = self._prior(first, known)
         second, _ = self.looks[1](view0, view1, candidates, winners, prior)
-        return [first, second]
+        return [first, replace(second, pair=self.pair)]
 
     @torch.no_grad()
     def _second_pairs(
@@ -354,10 +364,10 @@ def _edges(u: Tensor, w: Tensor, spacing: Tensor, view: View, other: View, pairs
     return edges
 
 
-def _winners(scored: Scored, least: float = 0.0) -> Tensor:
-    """(K,) candidates that have the best score of both their keypoints, at least `least`; best first."""
+def _winners(scored: Scored) -> Tensor:
+    """(K,) candidates that have the best score of both their keypoints; best first."""
     scores, pairs = scored.scores().detach(), scored.candidates.pairs
-    keep = scores >= least
+    keep = torch.ones_like(scores, dtype=torch.bool)
     for side in (0, 1):
         keep = keep & among_best(pairs[:, side], scores, 1)
     chosen = keep.nonzero()[:, 0]
@@ -365,6 +375,12 @@ def _winners(scored: Scored, least: float = 0.0) -> Tensor:
 
 
 def best_matches(scored: Scored, least: float = 0.0) -> tuple[Tensor, Tensor]:
-    """One-to-one matches (K, 2) and scores (K,), best first: mutual maxima of the score, at least `least`."""
-    chosen = _winners(scored, least)
-    return scored.candidates.pairs[chosen], scored.scores()[chosen]
+    """One-to-one matches (K, 2) and scores (K,), best first: mutual maxima of the score, at least `least`.
+
+    A score is the probability that the match is right: that the images show the same thing, times that it is then.
+    """
+    related = scored.related().sigmoid()
+    chosen = _winners(scored)
+    scores = scored.scores()[chosen] * related  # (K,)
+    keep = scores >= least
+    return scored.candidates.pairs[chosen[keep]], scores[keep]

@@ -128,6 +128,9 @@ def transport_loss(x0: Tensor, x1: Tensor, truth0: Tensor, truth1: Tensor, dustb
     return torch.cat(lost).mean()
 
 
+PAIR_WEIGHT = 0.1  # of telling related images from unrelated ones
+
+
 def voting_loss(looks: list[Scored], truth0: Tensor, truth1: Tensor) -> Tensor:
     """Cross-entropy of the right candidate, or of "no partner" where none is listed; mean over looks, rounds, sides.
 
@@ -147,4 +150,6 @@ def voting_loss(looks: list[Scored], truth0: Tensor, truth1: Tensor) -> Tensor:
                 chosen = torch.zeros_like(partition).index_add(0, owner, logit * right)  # (N,) 0: "no partner"
                 counts = truth > -2
                 losses.append(((partition - chosen) * counts).sum() / counts.sum().clamp(min=1))
-    return torch.stack(losses).mean()
+    related = looks[-1].related()
+    shows = related.new_tensor(float((truth0 >= 0).any()))
+    return torch.stack(losses).mean() + PAIR_WEIGHT * F.binary_cross_entropy_with_logits(related, shows)
