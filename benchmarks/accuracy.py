@@ -31,8 +31,8 @@ METHODS = (
 HEAD = """# Accuracy
 
 Written by `python benchmarks/accuracy.py`. Scenes are held-out image collections with poses from full reconstruction
-(`benchmarks/pose_scenes.py`) and entry-P10; planes are EVD, extreme views of flat scenes. None was learned from, but they
-are what models and the default `min_score` are chosen by: expect a little less elsewhere.
+(`benchmarks/pose_scenes.py`) and entry-P10; planes are EVD, extreme views of flat scenes. None was learned from, but
+models and the default `min_score` are chosen by them: expect a little less elsewhere.
 
 """
 
