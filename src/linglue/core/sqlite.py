@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,12 +101,24 @@ class SqliteFile:
     def _prepare(self) -> None:
         ours = _is_ours(self.path, self._connection)
         # Readers and a writer do not wait for each other; what a killed writer leaves is cleared by the next.
-        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._set_wal()
         self._connection.execute("PRAGMA synchronous = NORMAL")
         if not ours:
             self._connection.executescript(
                 f"BEGIN IMMEDIATE; {self.SCHEMA}PRAGMA application_id = {MARK}; PRAGMA user_version = {LAYOUT}; COMMIT;"
             )
+
+    def _set_wal(self) -> None:
+        """SQLite does not wait by itself when two processes open a new file at once."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
 
     def _read(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
         """Rows of a query, one at a time."""
@@ -152,9 +165,13 @@ def _read_only(path: Path) -> sqlite3.Connection:
 
 def _is_ours(path: Path, connection: sqlite3.Connection) -> bool:
     """Whether a file has our tables; False for an empty one, an error for another's."""
-    (mark,) = connection.execute("PRAGMA application_id").fetchone()
-    (layout,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+    connection.execute("BEGIN")  # all three as of one moment: another process may be making the file just now
+    try:
+        (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        (mark,) = connection.execute("PRAGMA application_id").fetchone()
+        (layout,) = connection.execute("PRAGMA user_version").fetchone()
+    finally:
+        connection.rollback()
     if (mark, layout) == (MARK, LAYOUT):
         return True
     if (mark, layout, tables) == (0, 0, 0):
