@@ -59,6 +59,8 @@ def test_workers_find_the_same(stores, tmp_path):
         for pair in PAIRS:
             same = {tuple(row) for row in one.get(*pair)[0]} & {tuple(row) for row in two.get(*pair)[0]}
             assert len(same) > 0.98 * one.counts()[pair]
+    features.close()
+    assert not list(tmp_path.glob("f.db-*"))  # no worker holds it any more: a copy of the file has everything
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def run_all(
                 "a worker process was killed, perhaps for want of memory; expected fewer --workers"
             ) from error
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=not running, cancel_futures=True)
             if running:  # interrupted, or not asked for the rest
                 for worker in set(multiprocessing.active_children()) - before:
                     worker.terminate()

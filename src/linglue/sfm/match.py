@@ -15,7 +15,7 @@ from linglue.errors import LinGlueError
 from linglue.io.pair_list import Pair
 from linglue.matcher import MatcherConfig, PairMatcher
 from linglue.sfm.store import FeatureStore, MatchStore
-from linglue.types import FloatArray, IndexArray
+from linglue.types import Features, FloatArray, IndexArray
 
 FEATURES_KEPT = 16  # images whose features a worker keeps in memory
 
@@ -78,7 +78,12 @@ def _built(config: MatcherConfig, changed: int) -> PairMatcher:
 
 
 def _make_worker(config: MatcherConfig, features: Path) -> Callable[[Pair], tuple[IndexArray, FloatArray, float]]:
-    matcher, load = build_matcher(config), lru_cache(FEATURES_KEPT)(FeatureStore(features).get)
+    matcher = build_matcher(config)
+
+    @lru_cache(FEATURES_KEPT)
+    def load(name: str) -> Features:
+        with FeatureStore(features) as store:  # a worker has no end at which to close it
+            return store.get(name)
 
     def work(pair: Pair) -> tuple[IndexArray, FloatArray, float]:
         features0, features1 = load(pair[0]), load(pair[1])
