@@ -173,7 +173,7 @@ def device(options: argparse.Namespace) -> str:
     name: str = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.zeros(1, device=name).item()  # "meta" holds no numbers
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         raise LinGlueError(f"--device is {name!r}, which cannot be used; expected cpu, or cuda with a GPU") from error
     return name
 

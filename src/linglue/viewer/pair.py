@@ -8,11 +8,11 @@ from pathlib import Path
 from linglue.errors import LinGlueError
 from linglue.io.images import Image, read_image
 from linglue.io.npz import load_matches
-from linglue.viewer.server import EVERY, start_server
+from linglue.viewer.server import EVERY, Page
 from linglue.viz.matches import draw_matches
 
 
-class PairViewer:
+class PairViewer(Page):
     """A server that shows the matches of one pair until it is closed.
 
     Args:
@@ -33,7 +33,7 @@ class PairViewer:
                     f"{path}: is {image.shape[1]}x{image.shape[0]} pixels, expected the image that was matched, "
                     f"{features.image_size.width}x{features.image_size.height}"
                 )
-        self.server = start_server(host, port, f"LinGlue: {file.name}")
+        super().__init__(host, port, f"LinGlue: {file.name}")
         gui = self.server.gui
         gui.configure_theme(dark_mode=True, control_layout="fixed", control_width="large")
         self._text = gui.add_markdown("")
@@ -41,15 +41,6 @@ class PairViewer:
         self._score.on_update(lambda _: self.draw())
         self._picture = gui.add_image(self.draw_matches())
         self.draw()
-
-    @property
-    def address(self) -> str:
-        """Where a browser finds the page."""
-        return f"http://{self.server.get_host()}:{self.server.get_port()}"
-
-    def close(self) -> None:
-        """Stop the server."""
-        self.server.stop()
 
     def run(self) -> None:
         """Until interrupted."""

@@ -32,7 +32,29 @@ NONE = "-"  # no image is chosen
 EVERY = 2.0  # seconds between two looks at the folder
 
 
-class Viewer:
+class Page:
+    """A page that a server shows until it is closed.
+
+    Args:
+        host: the address to listen on.
+        port: 0 for any that is free.
+        title: of the page.
+    """
+
+    def __init__(self, host: str, port: int, title: str) -> None:
+        self.server = start_server(host, port, title)
+
+    @property
+    def address(self) -> str:
+        """Where a browser finds the page."""
+        return f"http://{self.server.get_host()}:{self.server.get_port()}"
+
+    def close(self) -> None:
+        """Stop the server."""
+        self.server.stop()
+
+
+class Viewer(Page):
     """A server that shows the contents of a work folder until it is closed.
 
     Args:
@@ -44,21 +66,12 @@ class Viewer:
     def __init__(self, source: WorkContents, host: str = "127.0.0.1", port: int = 8080) -> None:
         self.source = source
         self._lock = threading.RLock()  # viser calls back from threads of its own
-        self.server = start_server(host, port, f"LinGlue: {source.work.folder.name}")
+        super().__init__(host, port, f"LinGlue: {source.work.folder.name}")
         self.version, self.contents = source.version(), source.read()
         self._handles: list[Any] = []
         self._build_panel()
         self._draw()
         self.server.on_client_connect(self._welcome)
-
-    @property
-    def address(self) -> str:
-        """Where a browser finds the page."""
-        return f"http://{self.server.get_host()}:{self.server.get_port()}"
-
-    def close(self) -> None:
-        """Stop the server."""
-        self.server.stop()
 
     def refresh(self) -> bool:
         """Show what is new in the folder; returns whether there was anything."""

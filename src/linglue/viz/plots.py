@@ -26,6 +26,7 @@ _STYLES = (
 _OURS = ("#D55E00", "-", "*")
 _DEGREES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 _METRES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5)
+Errors = Mapping[str, Mapping[str, Sequence[float]]]  # by scene and method
 
 
 def check_plotting() -> None:
@@ -47,47 +48,43 @@ def plot_mma(path: Path, summary: Mapping[str, Mapping[str, Mapping[str, Any]]])
     _save(figure, axes, path)
 
 
-def plot_pose(path: Path, errors: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
-    """Share of pairs over the pose error in degrees (logarithmic), one panel per scene: {scene: {method: errors}}."""
-    counts = [len(next(iter(methods.values()))) for methods in errors.values()]
-    figure, axes = _panels([f"{scene} ({count} pairs)" for scene, count in zip(errors, counts, strict=True)])
-    lowest, highest = _DEGREES[0], _DEGREES[-1]
-    for axis, methods in zip(axes, errors.values(), strict=True):
-        for number, (method, values) in enumerate(methods.items()):
-            ordered = np.sort(np.asarray(values, dtype=np.float64))
-            x = np.unique(np.concatenate([[lowest], ordered[(ordered > lowest) & (ordered < highest)], [highest]]))
-            y = 100 * np.searchsorted(ordered, x, side="right") / len(ordered)
-            _curve(axis, method, number, x, y, marked=False)
-        axis.set_xlabel("pose error (degrees)")
-        axis.set_xscale("log")
-        axis.set_xlim(lowest, highest)
-        axis.set_xticks(_DEGREES, [f"{degree:g}" for degree in _DEGREES])
-        axis.minorticks_off()
-    axes[0].set_ylabel("pairs within the error (%)")
-    _save(figure, axes, path)
+def plot_pose(path: Path, errors: Errors) -> None:
+    """Share of pairs over the pose error in degrees (logarithmic), one panel per scene.
+
+    Args:
+        path: of the picture.
+        errors: degrees by scene and method; infinite where there is no pose.
+    """
+    _plot_shares(path, errors, _DEGREES, "pairs", "pose error (degrees)")
 
 
-def plot_recall(path: Path, errors: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+def plot_recall(path: Path, errors: Errors) -> None:
     """Share of localized images over the position error in metres (logarithmic), one panel per scene.
 
     Args:
         path: of the picture.
         errors: metres by scene and method; infinite where there is no pose.
     """
+    _plot_shares(path, errors, _METRES, "images", "position error (m)")
+
+
+def _plot_shares(path: Path, errors: Errors, ticks: Sequence[float], things: str, label: str) -> None:
+    """Share of `things` within an error, from the first to the last of the ticks, logarithmic."""
     counts = [len(next(iter(methods.values()))) for methods in errors.values()]
-    figure, axes = _panels([f"{scene} ({count} images)" for scene, count in zip(errors, counts, strict=True)])
-    lowest, highest = _METRES[0], _METRES[-1]
+    figure, axes = _panels([f"{scene} ({count} {things})" for scene, count in zip(errors, counts, strict=True)])
+    lowest, highest = ticks[0], ticks[-1]
     for axis, methods in zip(axes, errors.values(), strict=True):
         for number, (method, values) in enumerate(methods.items()):
             ordered = np.sort(np.asarray(values, dtype=np.float64))
             x = np.unique(np.concatenate([[lowest], ordered[(ordered > lowest) & (ordered < highest)], [highest]]))
-            _curve(axis, method, number, x, 100 * np.searchsorted(ordered, x, side="right") / len(ordered), False)
-        axis.set_xlabel("position error (m)")
+            y = 100 * np.searchsorted(ordered, x, side="right") / len(ordered)
+            _curve(axis, method, number, x, y, marked=False)
+        axis.set_xlabel(label)
         axis.set_xscale("log")
         axis.set_xlim(lowest, highest)
-        axis.set_xticks(_METRES, [f"{metres:g}" for metres in _METRES])
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.minorticks_off()
-    axes[0].set_ylabel("images within the error (%)")
+    axes[0].set_ylabel(f"{things} within the error (%)")
     _save(figure, axes, path)
 
 
