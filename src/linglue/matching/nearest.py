@@ -1,4 +1,4 @@
-"""Which keypoints may be partners: exact nearest neighbours, both ways in one blocked pass, and candidates made of them."""
+"""Which keypoints may be partners: exact nearest neighbours both ways in one blocked pass, and the candidates they make."""
 
 from __future__ import annotations
 
