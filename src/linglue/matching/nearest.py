@@ -1,4 +1,4 @@
-"""Which keypoints may be partners: nearest neighbours both ways, exact, in one blocked pass, and candidates made of them."""
+"""Which keypoints may be partners: exact nearest neighbours, both ways in one blocked pass, and their candidates."""
 
 from __future__ import annotations
 
