@@ -63,4 +63,4 @@ def test_help_shows_every_option_with_its_default(run, command):
     if command in ("match", "extract"):
         for option in ("--features", "--extractor-weights", "--max-keypoints", "--resize", "-o", "--output"):
             assert option in outcome.out
-        assert "(default: sift)" in " ".join(outcome.out.split())
+        assert "(default: linpoint)" in " ".join(outcome.out.split())

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from linglue.matching.nearest import find_candidates, nearest_k
 from linglue.matching.neighborhood import View
-from linglue.matching.voting import Voting, best_matches, log_partition
+from linglue.matching.voting import LIKELY, Voting, best_matches, log_partition
 from linglue.training.losses import voting_loss
 
 SIZE = torch.tensor([640.0, 480.0])
@@ -53,8 +53,8 @@ def test_log_partition_against_a_loop():
 @torch.no_grad()
 def test_swapping_the_images_swaps_the_result(network):
     view0, view1, x0, x1, *_ = make_pair(120)
-    pairs, scores = best_matches(network(view0, view1, x0, x1)[-1])
-    swapped, others = best_matches(network(view1, view0, x1, x0)[-1])
+    pairs, scores = best_matches(network(view0, view1, x0, x1)[-1], 0.0)
+    swapped, others = best_matches(network(view1, view0, x1, x0)[-1], 0.0)
     there = {tuple(pair): score for pair, score in zip(pairs.tolist(), scores.tolist(), strict=True)}
     back = {(i, j): score for (j, i), score in zip(swapped.tolist(), others.tolist(), strict=True)}
     assert there.keys() == back.keys() and len(there) > 60
@@ -114,3 +114,17 @@ def test_unrelated_images_get_lower_scores_than_related_ones(network):
     _, scores = best_matches(strong)
     assert torch.allclose(scores.max(), strong.scores().max() * strong.related().sigmoid(), atol=1e-6)
     assert len(best_matches(weak, least=0.01)[0]) == 0
+
+
+@torch.no_grad()
+def test_related_images_keep_their_best_matches_and_unrelated_ones_only_likely_ones(network):
+    view0, view1, x0, x1, *_ = make_pair(100)
+    scored = network(view0, view1, x0, x1)[-1]
+    every, _ = best_matches(scored, 0.0)
+    for bias, related in ((20.0, True), (-2.0, False)):
+        network.pair.weight.zero_()
+        network.pair.bias.fill_(bias)
+        pairs, found = best_matches(scored)
+        likely = len(best_matches(scored, LIKELY)[0])
+        assert len(pairs) == (max(likely, 20) if related else likely)
+        assert torch.equal(pairs, every[: len(pairs)]) and len(found) == len(pairs)

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linglue.errors import LinGlueError
+from linglue.features.registry import DEFAULT_FEATURES
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import Groups, Selection, all_groups, select
@@ -278,7 +279,7 @@ class LinGlue(nn.Module):
         self.register_parameter("dustbin", nn.Parameter(torch.tensor(1.0)) if c.sinkhorn else None)
 
     @classmethod
-    def from_pretrained(cls, name: str = "sift", device: str = "cpu") -> LinGlue:
+    def from_pretrained(cls, name: str = DEFAULT_FEATURES, device: str = "cpu") -> LinGlue:
         """The network that comes with the package for the features of front-end `name`, in evaluation mode."""
         return cls.load(find_weights(name), device)
 
