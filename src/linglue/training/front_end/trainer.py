@@ -46,7 +46,7 @@ def find_images(config: LessonConfig) -> tuple[list[Path], list[Path]]:
     """(training, held-out) images; the side a file of the first folder falls on depends on its name alone."""
     train: list[Path] = []
     held_out: list[Path] = []
-    for number, folder in enumerate(config.photos):
+    for number, folder in enumerate(config.images):
         if not folder.is_dir():
             raise LinGlueError(f"{folder}: no such folder, expected a folder of images")
         for path in sorted(folder.rglob("*")):
@@ -56,7 +56,7 @@ def find_images(config: LessonConfig) -> tuple[list[Path], list[Path]]:
                 (held_out if number == 0 and share < config.held_out else train).append(path)
     if not train or not held_out:
         raise LinGlueError(
-            f"{config.photos[0]}: {len(train)} images to learn from and {len(held_out)} to validate on, "
+            f"{config.images[0]}: {len(train)} images to learn from and {len(held_out)} to validate on, "
             "expected some of both: about 30 at least"
         )
     return train, held_out
