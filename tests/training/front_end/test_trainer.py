@@ -98,15 +98,6 @@ def test_kill_9_at_any_moment_then_the_same_result(folder, finished):
     assert last["step"] == 6 and same(last["average"], finished.average.state_dict())
 
 
-def test_a_checkpoint_of_the_first_runs_is_resumed(folder, finished):
-    config = config_of(folder, "first")
-    config.output.mkdir()
-    state = torch.load(finished.config.output / "checkpoint.pt", weights_only=True)
-    del state["settings"]
-    torch.save(state, config.output / "checkpoint.pt")
-    assert Trainer(config).step == 6
-
-
 def test_a_checkpoint_of_another_configuration_is_refused(folder, finished):
     config = finished.config
     longer = Trainer(replace(config, learning=replace(config.learning, steps=20)))
