@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -88,7 +89,7 @@ def test_resize_still_reports_original_pixels(run, images, pair, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def feature_files(matcher, pair, tmp_path_factory):
+def feature_files(matcher, pair, tmp_path_factory) -> Path:
     """The pair's features as .npz files and in one hloc .h5 file."""
     folder = tmp_path_factory.mktemp("features")
     for name, image in (("a.jpg", pair.image0), ("db/b.jpg", pair.image1)):

@@ -25,7 +25,7 @@ NAMES = [view.name for view in render(VIEWS)]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory) -> Path:
     """Images, and a finished work folder of four of the five."""
     from linglue.cli import main
 
@@ -39,7 +39,7 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def folder(made, tmp_path):
+def folder(made, tmp_path) -> Path:
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 

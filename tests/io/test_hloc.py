@@ -17,6 +17,7 @@ from linglue.io.hloc import (
     write_hloc_features,
 )
 from linglue.types import Features
+from random_features import random_features
 
 
 def hloc_writes(
@@ -41,16 +42,7 @@ def hloc_writes(
 
 
 def features(count: int = 4, full: bool = True) -> Features:
-    random = np.random.default_rng(count)
-    return Features(
-        keypoints=random.uniform(0, 4000, (count, 2)),
-        descriptors=random.normal(size=(count, 8)),
-        image_size=(5000, 4000),
-        scores=random.uniform(size=count),
-        scales=random.uniform(1, 5, count) if full else None,
-        oris=random.uniform(0, 6, count) if full else None,
-        kind="sift",
-    )
+    return random_features(count, seed=count, full=full)
 
 
 @pytest.mark.parametrize("half", [True, False])

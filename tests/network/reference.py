@@ -5,9 +5,11 @@ The network in `linglue.network.linglue` computes the same with fused products o
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import View, select
@@ -59,7 +61,7 @@ def encode(network: LinGlue, entry0: dict[str, Tensor], entry1: dict[str, Tensor
             one + network.geometry(e["keypoints"], e["image_size"], e.get("scales"), e.get("oris"))[0]
             for one, e in zip(x, entries, strict=True)
         ]
-    for number, layer in enumerate(network.linear):
+    for number, layer in enumerate(_layers(network.linear)):
         y = x if number % 2 == 0 else x[::-1]
         x = [encoder_layer(layer, one, other, linear_attention) for one, other in zip(x, y, strict=True)]
     coarse = [F.normalize(one, dim=-1) for one in x]
@@ -70,9 +72,14 @@ def encode(network: LinGlue, entry0: dict[str, Tensor], entry1: dict[str, Tensor
     chosen = [
         select(views[i], views[1 - i], nearest[i], nearest[1 - i], config.expansion, config.separation) for i in (0, 1)
     ]
-    for layer in network.pairwise:
+    for layer in _layers(network.pairwise):
         x = [
             encoder_layer(layer, x[i], x[1 - i], lambda q, k, v, i=i: pairwise_attention(q, k, v, chosen[i]))
             for i in (0, 1)
         ]
-    return tuple(x) if config.sinkhorn else tuple(F.normalize(one, dim=-1) for one in x)
+    x = x if config.sinkhorn else [F.normalize(one, dim=-1) for one in x]
+    return x[0], x[1]
+
+
+def _layers(modules: nn.ModuleList) -> list[EncoderLayer]:
+    return [cast(EncoderLayer, module) for module in modules]

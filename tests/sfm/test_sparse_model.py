@@ -20,7 +20,7 @@ ORIENTATION = 0x0112
 
 
 @pytest.fixture
-def model():
+def model() -> pycolmap.Reconstruction:
     """Six cameras around fifty points, all seen by all."""
     pycolmap.set_random_seed(0)
     options = pycolmap.SyntheticDatasetOptions(num_rigs=1, num_frames_per_rig=6, num_points3D=50)

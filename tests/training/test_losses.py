@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from linglue.training.losses import (
     contrastive_loss,
@@ -13,7 +14,7 @@ from linglue.training.losses import (
 
 
 @pytest.fixture
-def pair():
+def pair() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Unit descriptors of 7 and 9 keypoints, four true pairs, one ignored keypoint per side."""
     generator = torch.Generator().manual_seed(0)
     x0 = F.normalize(torch.randn(7, 8, generator=generator), dim=1)
@@ -48,7 +49,7 @@ def test_literal_ranking_loss_is_the_equation(pair):
     positive, seen0, seen1 = naive_distances(*pair).T
     generator = torch.Generator().manual_seed(1)
     coarse0, coarse1 = torch.randn(7, 8, generator=generator), torch.randn(9, 8, generator=generator)
-    expected = 0.0
+    expected = torch.zeros(())
     for c, i in enumerate((pair[2] >= 0).nonzero()[:, 0].tolist()):
         confidence = coarse0[i] @ coarse1[pair[2][i]]
         expected += confidence * (F.relu(positive[c] - 0.2) + F.relu(1.0 - min(seen0[c], seen1[c])))

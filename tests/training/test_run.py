@@ -133,7 +133,7 @@ def test_bfloat16_reaches_neither_neighbours_nor_losses(monkeypatch):
     rng = np.random.default_rng(0)
     descriptors = torch.nn.functional.normalize(torch.from_numpy(rng.normal(size=(1, 40, 32))).float(), dim=-1)
     network = identity_network(LinGlueConfig.preset("pair", 32), descriptors[0])
-    network.first.forward = spy("layer", network.first.forward)
+    monkeypatch.setattr(network.first, "forward", spy("layer", network.first.forward))
     image = {
         "keypoints": torch.from_numpy(rng.uniform(0, 100, (1, 40, 2))).float(),
         "descriptors": descriptors,
