@@ -159,11 +159,11 @@ class Counting(Localizer):
     def __init__(self, localizer, until=None):
         self.localizer, self.until, self.done = localizer, until, 0
 
-    def localize(self, path, camera, refine):
+    def localize(self, query, camera=None, refine_camera=False):
         if self.done == self.until:
             raise KeyboardInterrupt
         self.done += 1
-        return self.localizer.localize(path, camera, refine)
+        return self.localizer.localize(query, camera, refine_camera)
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path, work, localizer):

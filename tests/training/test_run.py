@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from linglue.errors import LinGlueError
-from linglue.network.weights import find_weights
+from linglue.network.weights import require_weights
 from linglue.training import run
 from linglue.training.config import DataConfig, NetworkConfig, OptimiserConfig, RunConfig
 from linglue.training.identity import identity_network
@@ -42,8 +42,8 @@ def wrong(config: RunConfig, tmp_path: Path, what: str) -> RunConfig:
         ),
         "no start": lambda: replace(config, network=replace(network, start=tmp_path / "none.safetensors")),
         "junk start": lambda: replace(config, network=replace(network, start=tmp_path / "junk.safetensors")),
-        "start of other features": lambda: replace(config, network=NetworkConfig("geo", find_weights("superpoint"))),
-        "start of another preset": lambda: replace(config, network=NetworkConfig("pair", find_weights("sift"))),
+        "start of other features": lambda: replace(config, network=NetworkConfig("geo", require_weights("superpoint"))),
+        "start of another preset": lambda: replace(config, network=NetworkConfig("pair", require_weights("sift"))),
     }[what]()
 
 
