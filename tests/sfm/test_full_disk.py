@@ -52,7 +52,7 @@ def content(folder):
 def test_an_old_model_stays_where_the_new_one_cannot_be_written(model, tmp_path):
     before = content(tmp_path)
     larger = synthesize(5000)
-    with largest_file(20_000), pytest.raises(LinGlueError, match="model: the model cannot be written .*full"):
+    with largest_file(20_000), pytest.raises(LinGlueError, match=r"model: the model cannot be written .*full"):
         write_model(larger, model)
     assert content(tmp_path) == before
     write_model(larger, model)
@@ -77,7 +77,7 @@ def test_half_an_export_is_none(model, tmp_path):
         ):
             with pytest.raises(LinGlueError, match="cannot be written"):
                 export()
-    with largest_file(100_000), pytest.raises(LinGlueError, match="flat: cannot be written .*full"):
+    with largest_file(100_000), pytest.raises(LinGlueError, match=r"flat: cannot be written .*full"):
         export_undistorted(model, images, tmp_path / "flat")  # the model has space, its images have not
     assert content(tmp_path) == before
     assert {path.name for path in tmp_path.iterdir()} == {"model", "images"}

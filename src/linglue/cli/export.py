@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -45,12 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Do what `linglue export` was asked for, and report it."""
-    from linglue.sfm.current import current_state
+    from linglue.sfm.current import current_state, model_state
 
     work = common.check_work(options.work)
     _check_outputs(options, work)
     report = common.Report(options.json)
-    with work.reading(), work.features() as features, _matches(work) as matches:
+    with work.reading(), work.features() as features, common.stored_matches(work) as matches:
         state, stale = current_state(work, features, matches), features.stale()
         if (options.hloc_features or options.npz) and not state.counts:
             raise LinGlueError(f"{work.folder}: holds no current features, expected those of `linglue extract`")
@@ -60,10 +59,13 @@ def run(options: argparse.Namespace) -> None:
         if matches is not None:
             _export_matches(options, state, matches)
         _export_model(options, work, features)
+        model = model_state(work, features, state)
     files = [str(path) for path in _targets(options) if path]
     problems = state.problems()
     if stale:
         problems.insert(0, f"{len(stale)} images are not current any more, left out")
+    if (options.ply or options.model_text or options.undistorted) and model not in ("current", None):
+        problems.insert(0, f"the model is {model}")
     report.line(
         f"{len(state.counts)} images, {len(state.matched)} pairs; written: {', '.join(files)}",
         images=len(state.counts),
@@ -103,16 +105,6 @@ def _check_outputs(options: argparse.Namespace, work: Workspace) -> None:
         raise LinGlueError(f"{work.folder}: holds no matches, expected a folder of `linglue match-pairs`")
     if (options.ply or options.model_text or options.undistorted) and not work.model.is_dir():
         raise LinGlueError(f"{work.folder}: holds no model, expected a folder of `linglue reconstruct`")
-
-
-@contextmanager
-def _matches(work: Workspace) -> Iterator[MatchStore | None]:
-    """The matches, if there are any: exporting makes nothing."""
-    if not work.matches_file.is_file():
-        yield None
-        return
-    with work.matches() as matches:
-        yield matches
 
 
 def _export_features(options: argparse.Namespace, names: list[str], features: FeatureStore) -> None:

@@ -78,6 +78,8 @@ def extract_images(images: list[ImageFile], config: ExtractConfig, store: Featur
     """
     if store.imported():
         return _use_imported(images, store)
+    if not images:  # a wrong folder: what is current stays so
+        return Extracted([], [], 0, 0, 0)
     settings = config.settings()
     wanted = {image.name: features_fingerprint(settings, image.sha256, image.mask_sha256) for image in images}
     there = store.expect(wanted)

@@ -92,6 +92,10 @@ class FeatureStore(SqliteFile):
         rows = self._read("SELECT name, path FROM features WHERE current AND path IS NOT NULL")
         return {name: Path(path) for name, path in rows}
 
+    def changed(self) -> list[str]:
+        """Images whose files are gone or, by size and time of change, not as they were when they were extracted."""
+        return [name for name, path in self.paths().items() if not path.is_file() or self.known_sha256(path) is None]
+
     def expect(self, wanted: Mapping[str, str]) -> set[str]:
         """From now on only these images are current, and only with these fingerprints.
 
