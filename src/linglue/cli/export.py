@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--colmap-text", type=Path, metavar="FILE.txt", help="matches for `colmap matches_importer --match_type raw`"
     )
-    parser.add_argument("--npz", type=Path, metavar="DIR", help="features, one IMAGE.npz per image")
+    parser.add_argument("--npz", type=Path, metavar="DIR", help="features, one IMAGE.npz per image; a new folder")
     parser.add_argument("--ply", type=Path, metavar="FILE.ply", help="the points of the model, with colours")
     parser.add_argument("--model-text", type=Path, metavar="DIR", help="the model in COLMAP's text files; a new folder")
     parser.add_argument(
@@ -94,11 +94,9 @@ def _check_outputs(options: argparse.Namespace, work: Workspace) -> None:
     common.check_output(options.hloc_matches, HDF5)
     common.check_output(options.colmap_text, (".txt",))
     common.check_output(options.ply, (".ply",))
-    if options.npz is not None:
-        common.check_folder(options.npz)
     if options.images is not None and not options.images.is_dir():
         raise LinGlueError(f"{options.images}: no such folder, expected the folder of the images")
-    for folder in (options.model_text, options.undistorted):
+    for folder in (options.npz, options.model_text, options.undistorted):
         if folder is not None:
             check_new_folder(folder)
     if (options.hloc_matches or options.colmap_text) and not work.matches_file.is_file():
@@ -110,15 +108,16 @@ def _check_outputs(options: argparse.Namespace, work: Workspace) -> None:
 def _export_features(options: argparse.Namespace, names: list[str], features: FeatureStore) -> None:
     from linglue.io.hloc import save_hloc_features
     from linglue.io.npz import save_features
+    from linglue.sfm.export_model import new_folder
 
     if options.hloc_features:
         save_hloc_features(options.hloc_features, ((name, features.get(name)) for name in _shown(names, "image")))
     if options.npz:
-        targets = {name: path_below(options.npz, check_name(name, features.path), ".npz") for name in names}
-        for name in _shown(names, "image"):
-            target = targets[name]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            save_features(target, features.get(name))
+        with new_folder(options.npz) as partial:
+            for name in _shown(names, "image"):
+                target = path_below(partial, check_name(name, features.path), ".npz")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                save_features(target, features.get(name))
 
 
 def _export_matches(options: argparse.Namespace, state: Current, matches: MatchStore) -> None:

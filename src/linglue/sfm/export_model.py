@@ -51,7 +51,7 @@ def export_text(model: Path, target: Path) -> None:
     spaced = next((name for name in registered_names(found) if len(name.split()) != 1), None)
     if spaced is not None:
         raise LinGlueError(f"{model}: {spaced!r} has white space, expected names without: COLMAP's text cannot hold it")
-    with _new_folder(target) as partial:
+    with new_folder(target) as partial:
         found.write_text(partial)
         check_written(found, partial)
 
@@ -72,7 +72,7 @@ def export_undistorted(model: Path, images: Mapping[str, Path], target: Path) ->
     missing = [name for name in names if name not in images or not images[name].is_file()]
     if missing:
         raise LinGlueError(f"{model}: {len(missing)} of its images are not found, e.g. {missing[0]}, expected --images")
-    with _new_folder(target) as partial:
+    with new_folder(target) as partial:
         for name in names:
             _link_upright(images[name], partial / UPRIGHT / name)
         quiet_pycolmap(_PURPOSE).undistort_images(partial, model, partial / UPRIGHT, jpeg_quality=JPEG_QUALITY)
@@ -137,7 +137,7 @@ def _link_upright(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
+def new_folder(target: Path) -> Iterator[Path]:
     """A folder to write to that takes the name of `target`, which must not exist, when the block ends well."""
     check_new_folder(target)
     try:

@@ -114,6 +114,18 @@ class FeatureStore(SqliteFile):
             )
         return there
 
+    def locate(self, paths: Mapping[str, Path]) -> None:
+        """Note where images lie now, whose features are there already.
+
+        Args:
+            paths: image files by name.
+        """
+        with self._transaction() as connection:
+            connection.executemany(
+                "UPDATE features SET path = ? WHERE name = ? AND path IS NOT ?",
+                [(str(path.absolute()), name, str(path.absolute())) for name, path in paths.items()],
+            )
+
     def put(
         self, name: str, made_from: str, features: Features, path: Path | None = None, imported: bool = False
     ) -> None:

@@ -103,7 +103,9 @@ class Workspace:
     def derived(self) -> dict[Path, bool]:
         """What was made from a model, and whether it is of the model that is there now."""
         now, made = self.model_id(), self.notes()["made"]
-        ours = [key for key in made if key == self._key(self.report) or key.startswith(f"{self._key(self.dense)}/")]
+        ours = [
+            key for key in sorted(made) if key == self._key(self.report) or key.startswith(f"{self._key(self.dense)}/")
+        ]
         return {self.folder / key: now is not None and made[key]["made_from"] == now for key in ours}
 
     def features(self, repair: bool = False) -> FeatureStore:
