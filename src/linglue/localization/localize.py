@@ -134,8 +134,11 @@ def localize_queries(
                         problems.append(problem_line(query.name, query.path, error))
                         continue
                     found[query.name] = Located.of(query.name, made_from, result)
-                    file.write(_line(found[query.name]))
-                    file.flush()
+                    try:
+                        file.write(_line(found[query.name]))
+                        file.flush()
+                    except OSError as error:
+                        raise LinGlueError(f"{record}: cannot be written ({error.strerror})") from error
             _write_record(record, {**known, **found}.values())
     return Run([found[query.name] for query in queries if query.name in found], problems, len(found) - kept, kept)
 
