@@ -167,7 +167,7 @@ def test_what_cannot_be_fetched_is_said_in_one_line(aliked, server, cache, addre
 
 def test_two_processes_do_not_write_into_each_other(aliked, server, cache):
     cache.mkdir(parents=True)
-    with FileLock(cache / ".aliked-n16.pth.lock"), pytest.raises(LinGlueError, match="another process"):
+    with FileLock(cache / ".linglue-aliked-n16.pth.lock"), pytest.raises(LinGlueError, match="another process"):
         fetch_weights(aliked)
 
 
