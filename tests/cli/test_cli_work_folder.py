@@ -25,7 +25,7 @@ NAMES = [view.name for view in render(VIEWS)]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory) -> Path:
     """Images, and a finished work folder of four of the five."""
     from linglue.cli import main
 
@@ -39,7 +39,7 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def folder(made, tmp_path):
+def folder(made, tmp_path) -> Path:
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -82,6 +82,15 @@ def test_deleted_images_vanish_everywhere_and_come_back_for_nothing(run, folder)
     assert facts(run("pairs", work, "--json"))["pairs"] == 3
     (folder / "gone.png").rename(gone)
     assert facts(run("extract", folder / "images", "-o", work, *FEW, "--json"))["made"] == 0
+
+
+def test_moved_images_are_found_where_they_are_now(run, folder):
+    (folder / "images").rename(folder / "moved")
+    found = facts(run("extract", folder / "moved", "-o", folder / "work", *FEW, "--json"))
+    assert (found["made"], found["kept"]) == (0, 4)
+    with Workspace(folder / "work").features() as store:
+        assert store.paths() == {name: folder / "moved" / name for name in NAMES[:-1]}
+        assert store.changed() == []
 
 
 def test_an_image_of_the_same_size_and_time_but_other_content(run, folder):
@@ -130,7 +139,7 @@ def test_what_is_missing_in_a_finished_folder_is_made_again(run, folder, name):
     before = {path: path.stat().st_mtime_ns for path in work.rglob("*.bin")}
     path = work / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert "unfinished" in facts(run("status", work, "--json"))["model"]["state"] or name == "model/points3D.bin"
+    assert "unfinished or damaged" in facts(run("status", work, "--json"))["model"]["state"]
     run("reconstruct", folder / "images", "-o", work, *FEW, *INTRINSICS)
     assert path.exists()
     if not name.startswith("model"):
@@ -200,7 +209,7 @@ def test_imported_features_are_used_as_they_are(run, folder):
 
 
 def test_features_of_another_kind_are_not_mixed(run, folder):
-    from linglue.io.hloc import write_hloc_features
+    from linglue.io.hloc import save_hloc_features
     from linglue.types import Features
 
     rng = np.random.default_rng(0)
@@ -208,7 +217,7 @@ def test_features_of_another_kind_are_not_mixed(run, folder):
         descriptors = np.abs(rng.normal(size=(9, dim))) if kind == "sift" else rng.normal(size=(9, dim))
         descriptors /= np.linalg.norm(descriptors, axis=1, keepdims=True)
         found = Features(keypoints=rng.uniform(0, 99, (9, 2)), descriptors=descriptors, image_size=(99, 99))
-        write_hloc_features(folder / f"{kind}.h5", "a.jpg", found)
+        save_hloc_features(folder / f"{kind}.h5", [("a.jpg", found)])
     assert run("import-hloc", folder / "sift.h5", "-o", folder / "new", "--features", "sift").code == 0
     before = state(folder / "new")
     other = ("import-hloc", folder / "superpoint.h5", "-o", folder / "new", "--features", "superpoint")
@@ -217,7 +226,7 @@ def test_features_of_another_kind_are_not_mixed(run, folder):
     with Workspace(folder / "new").features() as store:
         assert store.kind() == "sift"
     assert run(*other, "--overwrite").code == 0
-    write_hloc_features(folder / "bad.h5", "../../escaped", found)
+    save_hloc_features(folder / "bad.h5", [("../../escaped", found)])
     refused(run("import-hloc", folder / "bad.h5", "-o", folder / "bad", "--features", "superpoint"), "../escaped")
     assert not (folder / "bad").exists()
 
@@ -238,6 +247,53 @@ def test_status_tells_what_is_current_without_heavy_packages(run, folder):
     assert subprocess.run([sys.executable, "-c", code, str(work)], capture_output=True).returncode == 0
 
 
+def test_status_notices_what_changed_behind_its_back(run, folder):
+    work = folder / "work"
+    with (work / "model" / "points3D.bin").open("r+b") as file:
+        file.truncate(100)
+    assert facts(run("status", work, "--json"))["model"]["state"] == "unfinished or damaged: model"
+    assert run("reconstruct", folder / "images", "-o", work, *FEW, *INTRINSICS).code == 0
+    assert facts(run("status", work, "--json"))["model"]["state"] == "current"
+    (folder / "images" / NAMES[0]).unlink()
+    assert facts(run("status", work, "--json"))["features"]["changed"] == [NAMES[0]]
+    assert run("match-pairs", work, "--matcher", "mnn", "--workers", 1).code == 0
+    state = "stale: matches have changed since"
+    assert facts(run("status", work, "--json"))["model"]["state"] == state
+    assert facts(run("export", work, "--ply", folder / "p.ply", "--json"))["problems"] == [f"the model is {state}"]
+
+
+def test_a_wrong_folder_makes_nothing_stale(run, folder):
+    before = facts(run("status", folder / "work", "--json"))
+    refused(run("extract", folder / "work", "-o", folder / "work", *FEW), "none of its images could be used")
+    assert facts(run("status", folder / "work", "--json")) == before
+
+
+def test_dense_points_and_reports_are_of_the_model_that_is_there(run, folder):
+    pytest.importorskip("plotly")
+    work, user = folder / "work", folder / "work" / "dense" / "mine.txt"
+    assert "derived" not in facts(run("status", work, "--json"))
+    dense = ("dense", work, "-o", folder / "points.ply", "--resize", 64, "--planes", 8, "--device", "cpu")
+    assert run(*dense).code == 0 and run("report", work, "--points", 10, "--pairs", 0).code == 0
+    user.write_text("mine")
+    found = facts(run("status", work, "--json"))
+    (kept,) = (path for path in user.parent.iterdir() if path != user)
+    assert found["derived"] == {f"dense/{kept.name}": True, "report.html": True}
+    assert found["bytes"]["dense"] > 0 and found["bytes"]["report.html"] > 0
+    assert facts(run("clean", work, "--json"))["removed"] == []
+    next((kept / "images").rglob("*.png")).unlink()
+    assert run(*dense).code == 0 and len(list((kept / "images").rglob("*.png"))) == VIEWS - 1  # made again
+
+    run("extract", folder / "images", "-o", work, "--max-keypoints", 200, "--workers", 1)
+    assert run("match-pairs", work, "--workers", 1).code == 0
+    assert "the model is stale" in run("report", work, "-o", folder / "r.html", "--points", 10, "--pairs", 0).out
+    assert run("map", work, *INTRINSICS).code == 0
+    assert facts(run("status", work, "--json"))["derived"] == {f"dense/{kept.name}": False, "report.html": False}
+    assert facts(run("clean", work, "--json"))["removed"] == [str(kept), str(work / "report.html")]
+    assert user.read_text() == "mine"
+    (work / "report.html").write_text("mine")
+    refused(run("report", work, "--points", 10, "--pairs", 0), "report.html: was not made by LinGlue in this folder")
+
+
 def test_clean_removes_what_is_stale_and_only_ours(run, folder):
     work = folder / "work"
     run("extract", folder / "images", "-o", work, "--max-keypoints", 100, "--workers", 1)
@@ -247,7 +303,7 @@ def test_clean_removes_what_is_stale_and_only_ours(run, folder):
     removed = facts(run("clean", work, "--model", "--json"))["removed"]
     assert str(work / "database.db") in removed and (work / "my.db").exists()
     assert not (work / "summary.json").exists() and (work / "pairs.tsv").exists()
-    assert (work / "model" / "mine.txt").read_text() == "mine"
+    assert (work / "model" / "mine.txt").read_text() == "mine" and not (work / "pictures").exists()
 
 
 def test_colmaps_own_layout(run, folder, monkeypatch):

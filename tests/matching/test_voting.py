@@ -1,5 +1,6 @@
 """The learned consensus: both images play the same part, any number of keypoints works, and it learns."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 
 from linglue.matching.nearest import find_candidates, nearest_k
 from linglue.matching.neighborhood import View
-from linglue.matching.voting import LIKELY, Voting, best_matches, log_partition
+from linglue.matching.voting import PACE, Voting, best_matches, log_partition
 from linglue.training.losses import voting_loss
 
 SIZE = torch.tensor([640.0, 480.0])
@@ -117,14 +118,14 @@ def test_unrelated_images_get_lower_scores_than_related_ones(network):
 
 
 @torch.no_grad()
-def test_related_images_keep_their_best_matches_and_unrelated_ones_only_likely_ones(network):
+def test_scores_are_lower_where_images_are_unlikely_to_be_related(network):
     view0, view1, x0, x1, *_ = make_pair(100)
     scored = network(view0, view1, x0, x1)[-1]
-    every, _ = best_matches(scored, 0.0)
-    for bias, related in ((20.0, True), (-2.0, False)):
+    found = []
+    for bias in (5.0, -0.2):
         network.pair.weight.zero_()
         network.pair.bias.fill_(bias)
-        pairs, found = best_matches(scored)
-        likely = len(best_matches(scored, LIKELY)[0])
-        assert len(pairs) == (max(likely, 20) if related else likely)
-        assert torch.equal(pairs, every[: len(pairs)]) and len(found) == len(pairs)
+        found.append(best_matches(scored, 0.0))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.allclose(found[1][1], found[0][1] / (1 + math.exp(0.2 * PACE)), atol=1e-6)
+    assert len(best_matches(scored, 0.9)[0]) < len(best_matches(scored, 0.0)[0])

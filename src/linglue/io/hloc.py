@@ -6,6 +6,7 @@ itself. Matches: one group per pair, with the partner of every keypoint of the f
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,20 +96,6 @@ def save_hloc_features(path: str | Path, features: Iterable[tuple[str, Features]
     with atomic_path(path) as temporary, _opened(temporary, "w", path) as file:
         for name, found in features:
             _put(file, path, name, found)
-
-
-def write_hloc_features(path: str | Path, name: str, features: Features) -> None:
-    """Add or replace one image in a file, as `save_hloc_features` writes it.
-
-    Changes the file in place, as HDF5 must: a crash can damage it, and there must be one writer at a time.
-
-    Args:
-        path: the file, made if it is not there.
-        name: of the image.
-        features: of the image.
-    """
-    with _opened(path, "a") as file:
-        _put(file, path, name, features)
 
 
 def save_hloc_matches(
@@ -222,5 +209,6 @@ def _opened(path: str | Path, mode: str, named: str | Path | None = None) -> Ite
         with h5py.File(path, mode) as file:
             yield file
     except OSError as error:
-        doing, reason = "read" if mode == "r" else "written", str(error).splitlines()[0]
+        reason = os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
+        doing = "read" if mode == "r" else "written"
         raise LinGlueError(f"{named or path}: not an HDF5 file that can be {doing} ({reason})") from error

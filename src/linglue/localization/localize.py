@@ -39,7 +39,13 @@ class Located:
 
     @classmethod
     def of(cls, name: str, made_from: str, found: Localization) -> Located:
-        """What is kept of the localization of an image."""
+        """What is kept of the localization of an image.
+
+        Args:
+            name: of the image.
+            made_from: fingerprint of what decides its pose.
+            found: what the localizer said.
+        """
         pose = found.cam_from_world
         return cls(
             name,
@@ -128,8 +134,11 @@ def localize_queries(
                         problems.append(problem_line(query.name, query.path, error))
                         continue
                     found[query.name] = Located.of(query.name, made_from, result)
-                    file.write(_line(found[query.name]))
-                    file.flush()
+                    try:
+                        file.write(_line(found[query.name]))
+                        file.flush()
+                    except OSError as error:
+                        raise LinGlueError(f"{record}: cannot be written ({error.strerror})") from error
             _write_record(record, {**known, **found}.values())
     return Run([found[query.name] for query in queries if query.name in found], problems, len(found) - kept, kept)
 

@@ -21,7 +21,7 @@ from linglue.matching.local_affine import FilterConfig, filtered_matches
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import View
 from linglue.matching.sinkhorn import transport_matches
-from linglue.matching.voting import Voting, best_matches
+from linglue.matching.voting import MIN_SCORE, Voting, best_matches
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class MatchingConfig:
     filter: FilterConfig | None = field(default_factory=FilterConfig)  # None: plain mutual nearest neighbours
     consensus: ConsensusConfig | None = field(default_factory=ConsensusConfig)  # None: no vote; needs the filter
     completion: CompletionConfig | None = field(default_factory=CompletionConfig)  # None: no search; needs the filter
-    min_score: float | None = None  # matches that score less are dropped; None: those that the learned consensus
-    # deems unlikely (see `best_matches`); none of the filter, which scores from 0.5 on, and of its completion
+    min_score: float | None = None  # matches that score less are dropped; None: MIN_SCORE of the learned consensus,
+    # nothing after the filter, which scores from 0.5 on, and its completion, which scores below
 
     def __post_init__(self) -> None:
         if self.min_score is not None and not 0 <= self.min_score <= 1:
@@ -93,8 +93,9 @@ def match_descriptors(
     watch = watch or Stopwatch(x0.device)
     with torch.autocast(x0.device.type, enabled=False):  # coordinates and distances need all their digits
         if voting is not None and config.learned and dustbin is None:
+            least = MIN_SCORE if config.min_score is None else config.min_score
             with watch.stage("consensus"):
-                return best_matches(voting(view0, view1, x0, x1)[-1], config.min_score)
+                return best_matches(voting(view0, view1, x0, x1)[-1], least)
         pairs, scores = _match(view0, view1, x0, x1, config, dustbin, watch)
     keep = scores >= (config.min_score or 0.0)  # (K,)
     return pairs[keep], scores[keep]

@@ -14,7 +14,6 @@ part, so swapping them swaps the result.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,8 +49,8 @@ CHOICE = 3  # numbers that the second look knows from the first: the logit, whet
 PRIOR = CHOICE + GEOMETRY  # and what the geometry of the winners says
 UNLIKELY = 0.02  # winners of the first look that score less do not count for the geometry
 POWERS = (1, 2, 4)  # of scores, whose sums tell related images from unrelated ones: many matches, and sure ones
-LIKELY = 0.2  # by default matches are kept from this score on,
-BEST = 0.2  # and so many per keypoint of related images however low they score: a hard pair has no better ones
+PACE = 10.0  # by how much faster than others the weights of these sums learn: few pairs are unrelated
+MIN_SCORE = 0.1  # for pose estimation
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Scored:
         if self.pair is None:
             return self.logits[-1].new_tensor(torch.inf)
         scores = self.scores().detach()  # (E,)
-        return self.pair(torch.stack([scores.pow(power).sum() for power in POWERS]).log1p())[0]
+        return PACE * self.pair(torch.stack([scores.pow(power).sum() for power in POWERS]).log1p())[0]
 
 
 def log_partition(logits: Tensor, owner: Tensor, count: int) -> Tensor:
@@ -120,8 +119,8 @@ class Voting(nn.Module):
         self.config = config or VotingConfig()
         self.looks = nn.ModuleList(_Look(self.config) for _ in range(2))
         self.pair = nn.Linear(len(POWERS), 1)
-        nn.init.constant_(self.pair.weight, 1.0)  # as likely as not at a dozen sure matches, before it is trained
-        nn.init.constant_(self.pair.bias, -7.0)
+        nn.init.constant_(self.pair.weight, 1 / PACE)  # as likely as not at 20 matches, before it is trained
+        nn.init.constant_(self.pair.bias, -9 / PACE)
 
     def forward(self, view0: View, view1: View, x0: Tensor, x1: Tensor) -> list[Scored]:
         """What both looks say.
@@ -287,19 +286,12 @@ def _winners(scored: Scored) -> Tensor:
     return chosen[scores[chosen].argsort(descending=True, stable=True)]
 
 
-def best_matches(scored: Scored, least: float | None = None) -> tuple[Tensor, Tensor]:
-    """One-to-one matches (K, 2) and scores (K,), best first: mutual maxima of the score.
+def best_matches(scored: Scored, least: float = MIN_SCORE) -> tuple[Tensor, Tensor]:
+    """One-to-one matches (K, 2) and scores (K,), best first: mutual maxima of the score, at least `least`.
 
     A score is the probability that the match is right: that the images show the same thing, times that it is then.
-
-    Args:
-        scored: what the network says of the candidates.
-        least: the smallest score. None: what is likely, and of related images the best in any case.
     """
-    related = scored.related().sigmoid()
     chosen = _winners(scored)
-    scores = scored.scores()[chosen] * related  # (K,)
-    keep = scores >= (LIKELY if least is None else least)
-    if least is None and related >= 0.5:
-        keep[: math.ceil(BEST * min(scored.candidates.counts))] = True
+    scores = scored.scores()[chosen] * scored.related().sigmoid()  # (K,)
+    keep = scores >= least
     return scored.candidates.pairs[chosen[keep]], scores[keep]
