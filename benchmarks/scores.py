@@ -79,7 +79,8 @@ def measure(scenes: list[Path], front_end: str) -> Found:
         right.append(is_right(truth, found))
         related.append(found.pair_score)
     rng, names = np.random.default_rng(0), sorted(images)
-    unrelated, by_default = [], []
+    unrelated: list[float] = []
+    by_default: list[int] = []
     while len(unrelated) < UNRELATED:
         image0, image1 = (names[k] for k in rng.integers(len(names), size=2))
         if images[image0] != images[image1]:

@@ -55,7 +55,7 @@ MATCH = [  # arguments, texts
     ("photos/a.png photos/b.png --weights no-config.safetensors", "no-config.safetensors", "header"),
     ("photos/a.png photos/b.png --weights huge.safetensors", "huge.safetensors"),
     ("photos/a.png photos/b.png --weights lacking.safetensors", "lacking.safetensors"),
-    ("photos/a.png photos/b.png --weights nan.safetensors", "nan.safetensors", "NaN"),
+    ("photos/a.png photos/b.png --features sift --weights nan.safetensors", "nan.safetensors", "NaN"),
     ("photos/a.png photos/b.png --weights kind.safetensors", "kind.safetensors", "superpoint"),
     ("photos/a.png photos/b.png --features orb", "orb", "sift"),
     ("photos/a.png photos/b.png --features no_such_package:Thing", "no_such_package"),
