@@ -5,17 +5,17 @@ python benchmarks/accuracy.py SCENE [SCENE ...] --planes DATA [-o WORK] [--metho
 
 SCENE is a folder for `linglue eval pose` (benchmarks/pose_scenes.py makes some of image collections), DATA one in the
 layout of HPatches. Methods whose weights are missing are named and left out; what is in WORK is not measured again.
-NAME is a front-end whose network has a learned consensus: how honest its scores are (benchmarks/scores.py).
+NAME is a front-end whose network has a learned consensus: how honest its scores are.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
-from scores import UNRELATED, measure, tables
-
 from linglue import evaluation
+from linglue.evaluation.tasks.scores import UNRELATED, measure, tables
 from linglue.sfm.extract import ExtractConfig
 
 METHODS = (
@@ -44,9 +44,9 @@ SCORES = f"""
 
 ## Scores
 
-A score is meant to be the probability that the match is right. How often it was, on the scenes above with 2048 keypoints,
-all matches counted; right is at most 3 px from the epipolar lines. The calibration error is the mean difference between
-score and share. Unrelated are {UNRELATED} pairs of images of different scenes.
+A score is meant to be the probability that the match is right. How often it was, on the scenes above with 2048
+keypoints, all matches counted; right is at most 3 px from the epipolar lines. The calibration error is the mean
+difference between score and share. Unrelated are {UNRELATED} pairs of images of different scenes.
 
 """
 
@@ -67,7 +67,7 @@ def main() -> None:
         results.append(evaluation.homography([options.planes], options.methods, options.work / "planes", extract))
     text = "\n\n".join(result.text(markdown=True) for result in results)
     if options.scores:
-        found = {name: measure(options.scenes, name) for name in options.scores}
+        found = {name: measure(options.scenes, replace(extract, features=name)) for name in options.scores}
         text += SCORES + "\n\n".join(table.markdown() for table in tables(found))
     print(text)
     if options.docs is not None:

@@ -1,28 +1,28 @@
 """Are scores honest? How often matches of a score are right, and what unrelated images get.
 
-python benchmarks/scores.py SCENE [SCENE ...] [--features NAME ...]
-
-SCENE is a folder for `linglue eval pose`. A match is right if it is at most 3 px from its epipolar lines at a longer
-side of 1024. Unrelated are images of different scenes.
+A match is right if it is near its epipolar lines, as `evaluation.tasks.pose` counts it. Unrelated are images of
+different scenes.
 """
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-import linglue
 from linglue.evaluation.pose_scenes import PosePair, load_scene
 from linglue.evaluation.result import Table
 from linglue.evaluation.tasks.pose import CORRECT, REFERENCE_SIDE
 from linglue.geometry.epipolar import epipolar_distances, fundamental_matrix
+from linglue.matcher import Matcher
+from linglue.matching.match import MatchingConfig
+from linglue.sfm.extract import ExtractConfig
+from linglue.types import Matches
 
 BINS = 10
 UNRELATED = 200  # pairs
-KEYPOINTS, SIDE = 2048, 1024
 
 
 @dataclass(frozen=True)
@@ -56,22 +56,26 @@ class Found:
         return [(self.scores[which == k], self.right[which == k]) for k in range(BINS)]
 
 
-def is_right(truth: PosePair, matches: linglue.Matches) -> np.ndarray:
+def is_right(truth: PosePair, matches: Matches) -> np.ndarray:
     """(K,) bool: near their epipolar lines in both images."""
     off = epipolar_distances(fundamental_matrix(truth.view0, truth.view1), matches.points0, matches.points1)
     cameras = truth.view0.camera, truth.view1.camera
     return np.max([d * REFERENCE_SIDE / max(c.size) for d, c in zip(off, cameras, strict=True)], axis=0) <= CORRECT
 
 
-def measure(scenes: list[Path], front_end: str) -> Found:
-    """Match all pairs of the scenes, and pairs across scenes, by the packaged network of a front-end."""
+def measure(scenes: Sequence[Path], extract: ExtractConfig, unrelated_pairs: int = UNRELATED) -> Found:
+    """Match all pairs of scenes, and pairs across scenes, by the packaged network of a front-end.
+
+    Args:
+        scenes: folders for `evaluation.pose`.
+        extract: which features, how many, from images of which size.
+        unrelated_pairs: how many pairs across scenes are drawn.
+    """
     truths = [truth for scene in scenes for truth in load_scene(scene)]
-    matcher = linglue.Matcher.from_pretrained(front_end)
-    every = linglue.Matcher(
-        matcher.extractor, matcher.network, matcher.kind, matching=linglue.MatchingConfig(min_score=0.0)
-    )
+    matcher = Matcher.from_pretrained(extract.features)
+    every = Matcher(matcher.extractor, matcher.network, matcher.kind, matching=MatchingConfig(min_score=0.0))
     images = {path: t.scene or t.pair.group for t in truths for path in (t.pair.image0, t.pair.image1)}
-    features = {path: matcher.extract(path, KEYPOINTS, SIDE) for path in images}
+    features = {path: matcher.extract(path, extract.max_keypoints, extract.resize) for path in images}
     scores, right, related = [], [], []
     for truth in truths:
         found = every.match(features[truth.pair.image0], features[truth.pair.image1])
@@ -81,7 +85,7 @@ def measure(scenes: list[Path], front_end: str) -> Found:
     rng, names = np.random.default_rng(0), sorted(images)
     unrelated: list[float] = []
     by_default: list[int] = []
-    while len(unrelated) < UNRELATED:
+    while len(unrelated) < unrelated_pairs:
         image0, image1 = (names[k] for k in rng.integers(len(names), size=2))
         if images[image0] != images[image1]:
             found = matcher.match(features[image0], features[image1])
@@ -92,7 +96,7 @@ def measure(scenes: list[Path], front_end: str) -> Found:
     )
 
 
-def tables(found: dict[str, Found]) -> list[Table]:
+def tables(found: Mapping[str, Found]) -> list[Table]:
     """How often matches of a score are right; what unrelated images get."""
     reliability = [
         (
@@ -117,17 +121,3 @@ def tables(found: dict[str, Found]) -> list[Table]:
         Table(("right % at score", *edges, "calibration error"), tuple(reliability)),
         Table(("unrelated images: matches", "median", "95 %", "most", "AUC of the pair score"), tuple(unrelated)),
     ]
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenes", nargs="+", type=Path)
-    parser.add_argument("--features", nargs="+", default=["linpoint"])
-    options = parser.parse_args()
-    found = {name: measure(options.scenes, name) for name in options.features}
-    print("\n\n".join(table.markdown() for table in tables(found)))
-
-
-if __name__ == "__main__":
-    main()
