@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from epfl_scene import write_epfl
+from linglue.core.pool import Pool
 from linglue.errors import LinGlueError
 from linglue.evaluation.colmap_sift import ColmapConfig
 from linglue.evaluation.tasks import reconstruction
@@ -24,7 +25,7 @@ HOW = Measurement(
     {"mnn": MatcherConfig("mnn")},
     ExtractConfig(max_keypoints=500, resize=None),
     MappingConfig(threads=1),
-    workers=1,
+    engine=Pool(),
     colmap=ColmapConfig(max_keypoints=500, resize=None, match_threads=1),
 )
 

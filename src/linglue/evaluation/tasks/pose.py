@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from linglue.core.engine import Engine
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import RobustSettings, check_estimators, relative_pose, version
 from linglue.evaluation.methods import Methods, prepare
@@ -117,6 +118,7 @@ def evaluate(
     max_gap: int = MAX_GAP,
     threshold: float = ESTIMATOR_THRESHOLD,
     seed: int = 0,
+    engine: Engine | None = None,
 ) -> Result:
     """Measure matchers on scenes with known cameras: relative pose AUC and epipolar precision.
 
@@ -128,6 +130,7 @@ def evaluate(
         max_gap: pairs are at most this many images apart, where a scene has no pairs.txt.
         threshold: inlier threshold of the estimator in pixels at a longer side of REFERENCE_SIDE.
         seed: of the estimator.
+        engine: where images are extracted and pairs matched; None: in this process.
 
     Returns:
         One row per method and pair; a table per scene and of all scenes.
@@ -144,7 +147,7 @@ def evaluate(
     made = 0
     scores: dict[str, list[PairScore]] = {name: [] for name in prepared.ready}
     for truths in tqdm(groups.values(), desc="pose", unit="scene", disable=None, delay=PROGRESS_DELAY):
-        new, predictions = predict(work, [truth.pair for truth in truths], prepared)
+        new, predictions = predict(work, [truth.pair for truth in truths], prepared, engine)
         made += new
         for name, found in predictions.items():
             for truth, prediction in zip(truths, found, strict=True):

@@ -11,18 +11,18 @@ is not made again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from linglue.core.atomic import atomic_path
+from linglue.core.engine import Engine
 from linglue.core.fingerprint import code_sha256, settings_hash
 from linglue.core.optional import need
+from linglue.core.pool import Pool
 from linglue.errors import LinGlueError
 from linglue.evaluation.colmap_sift import ColmapConfig, reconstruct_by_colmap
 from linglue.evaluation.known_poses import KnownScene, is_eth3d, load_known_scene
@@ -61,7 +61,7 @@ class Measurement:
     methods: Mapping[str, MatcherConfig]  # by the name to show
     extract: ExtractConfig
     mapping: MappingConfig
-    workers: int
+    engine: Engine  # where images are extracted and pairs matched
     colmap: ColmapConfig | None = None  # COLMAP's own pipeline as a further method
 
 
@@ -116,7 +116,7 @@ def evaluate(
     extract: ExtractConfig | None = None,
     *,
     seed: int = 0,
-    workers: int = 1,
+    engine: Engine | None = None,
 ) -> Result:
     """Measure matchers by the sparse models they lead to (ETH protocol): images, points, tracks, errors.
 
@@ -126,7 +126,7 @@ def evaluate(
         work: folder where features, matches and models are kept; what is there is not made again.
         extract: how features are taken; None: what users of the pipeline get.
         seed: of verification and mapper.
-        workers: processes that extract and match.
+        engine: where images are extracted and pairs matched; None: in this process.
 
     Returns:
         One row per method and camera with a true pose; a table with one line per scene and method.
@@ -138,12 +138,12 @@ def evaluate(
     named = methods if isinstance(methods, Mapping) else [method for method in methods if method != COLMAP]
     prepared = prepare(named, extract) if named else Prepared({}, {}, {})
     # As many as one of our workers has, so that times per pair can be compared.
-    threads = torch.get_num_threads() if workers == 1 else max(1, (os.cpu_count() or 1) // workers)
-    colmap = ColmapConfig(extract.max_keypoints, extract.resize, threads, seed) if COLMAP in methods else None
+    engine = engine or Pool()
+    colmap = ColmapConfig(extract.max_keypoints, extract.resize, engine.threads, seed) if COLMAP in methods else None
     mapping = MappingConfig(seed=seed)
-    hows = [Measurement(matchers, config, mapping, workers) for config, matchers in prepared.by_front_end()]
+    hows = [Measurement(matchers, config, mapping, engine) for config, matchers in prepared.by_front_end()]
     if colmap is not None:
-        hows.append(Measurement({}, extract, mapping, workers, colmap))
+        hows.append(Measurement({}, extract, mapping, engine, colmap))
     scores = [score for scene in loaded for how in hows for score in measure(scene, work, how)]
     summary, made = summarise(scores), sum(score.made for score in scores)
     settings = {
@@ -221,7 +221,7 @@ def _by_method(scene: KnownScene, work: Workspace, method: str, cameras: CameraC
         matcher=how.methods[method],
         cameras=cameras,
         mapping=how.mapping,
-        workers=how.workers,
+        engine=how.engine,
         pictures=False,
     )
     before = _written(work.summary)
@@ -242,7 +242,7 @@ def _by_colmap(scene: KnownScene, work: Workspace, how: Measurement, config: Col
     try:
         with work.features() as features:
             found = scan_images(scene.images, features)
-            files = extract_images(found.images, how.extract, features, how.workers).images
+            files = extract_images(found.images, how.extract, features, how.engine).images
         cameras = {name: view.camera for name, view in scene.views.items()}
         summary = reconstruct_by_colmap(scene.images, files, cameras, work, config)
     except LinGlueError as error:
