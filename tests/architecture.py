@@ -15,6 +15,8 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "linglue"
@@ -70,14 +72,21 @@ def imports() -> Iterator[tuple[str, str]]:
                     yield path.relative_to(PACKAGE).as_posix(), name
 
 
-def trace(arguments: list[str]) -> list[str]:
-    """Run `linglue ARGUMENTS` here; the files whose functions are called, in the order of their first call.
+class Trace(NamedTuple):
+    """What ran."""
+
+    files: list[str]  # whose functions were called, in the order of their first call
+    calls: list[tuple[str, str]]  # from one file to another, each once
+
+
+def trace(arguments: list[str]) -> Trace:
+    """Run `linglue ARGUMENTS` here and watch.
 
     What runs while a module is imported is left out: class bodies, decorators, constants.
     """
     from linglue.cli import main
 
-    files: dict[str, None] = {}
+    calls: dict[tuple[str, str], None] = {}
     importing = 0
 
     def on_return(frame: object, event: str, _: object) -> object:
@@ -85,7 +94,7 @@ def trace(arguments: list[str]) -> list[str]:
         importing -= event == "return"
         return on_return
 
-    def on_call(frame, event, _):  # type: ignore[no-untyped-def]
+    def on_call(frame: FrameType, event: str, _: object) -> object:
         nonlocal importing
         code = frame.f_code
         if not code.co_filename.startswith(str(PACKAGE)):
@@ -94,7 +103,7 @@ def trace(arguments: list[str]) -> list[str]:
             importing += 1
             return on_return
         if not importing:
-            files[Path(code.co_filename).relative_to(PACKAGE).as_posix()] = None
+            calls[_caller(frame), _file(frame)] = None
         return None
 
     sys.settrace(on_call)
@@ -104,7 +113,19 @@ def trace(arguments: list[str]) -> list[str]:
         sys.settrace(None)
     if failed:
         raise RuntimeError(f"linglue {' '.join(arguments)} failed")
-    return list(files)
+    return Trace(list(dict.fromkeys(file for _, file in calls)), [(one, two) for one, two in calls if one != two])
+
+
+def _file(frame: FrameType) -> str:
+    return Path(frame.f_code.co_filename).relative_to(PACKAGE).as_posix()
+
+
+def _caller(frame: FrameType) -> str:
+    """The file of ours that called, maybe through another package; "" for the first."""
+    above = frame.f_back
+    while above is not None and not above.f_code.co_filename.startswith(str(PACKAGE)):
+        above = above.f_back
+    return "" if above is None else _file(above)
 
 
 def match(folder: Path) -> list[str]:
@@ -168,15 +189,15 @@ SCENARIOS: dict[str, Callable[[Path], list[str]]] = {
 }
 
 
-def path_of(scenario: str) -> list[str]:
+def path_of(scenario: str) -> Trace:
     """`trace` in a process of its own, where nothing is cached or imported yet."""
     command = [sys.executable, __file__, scenario]
     environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise RuntimeError(done.stderr)
-    found: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    files, calls = json.loads(done.stdout.splitlines()[-1])
+    return Trace(files, [(one, two) for one, two in calls])
 
 
 def section(document: str, name: str) -> str:
@@ -193,7 +214,7 @@ def write() -> None:
     """Write every generated part of the document anew."""
     parts = {"tree": "\n" + textwrap.indent(tree(), "    ") + "\n"}
     for scenario in SCENARIOS:
-        files = path_of(scenario)
+        files = path_of(scenario).files
         parts[scenario] = "\n".join(f"{i}. `{file}`: {_purpose(PACKAGE / file)}" for i, file in enumerate(files, 1))
     document = DOCUMENT.read_text(encoding="utf-8")
     for name, body in parts.items():

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from linglue.matcher import PairMatcher as PairMatcher
     from linglue.matcher import presets as presets
     from linglue.matching.match import MatchingConfig as MatchingConfig
-    from linglue.network.config import LinGlueConfig as LinGlueConfig
     from linglue.network.linglue import LinGlue as LinGlue
+    from linglue.network.weights import LinGlueConfig as LinGlueConfig
     from linglue.types import Features as Features
     from linglue.types import ImageSize as ImageSize
     from linglue.types import Matches as Matches
@@ -24,7 +24,7 @@ _HOMES = {
     "Features": "linglue.types",
     "ImageSize": "linglue.types",
     "LinGlue": "linglue.network.linglue",
-    "LinGlueConfig": "linglue.network.config",
+    "LinGlueConfig": "linglue.network.weights",
     "LinGlueError": "linglue.errors",
     "Matcher": "linglue.matcher",
     "MatcherConfig": "linglue.matcher",

@@ -11,9 +11,8 @@ from skimage import data
 
 from linglue.io.hloc import write_hloc_features
 from linglue.io.npz import load_matches, save_features
-from linglue.network.config import LinGlueConfig
 from linglue.network.linglue import LinGlue
-from linglue.network.weights import save_network
+from linglue.network.weights import LinGlueConfig
 
 FEW = ("--max-keypoints", 800)
 
@@ -128,7 +127,7 @@ def test_bring_your_own_features_and_network(run, matcher, pair, tmp_path):
 
     network = LinGlue(LinGlueConfig.preset("pair", input_dim=128))
     network.initialise_identity(matcher.network.first.project_query.weight.T)
-    save_network(tmp_path / "own.safetensors", network, "mine", "pair", "MIT", "by hand")
+    network.save(tmp_path / "own.safetensors", "mine", "pair", "MIT", "by hand")
     for name, image in (("a.npz", pair.image0), ("b.npz", pair.image1)):
         save_features(tmp_path / name, replace(matcher.extract(image, 800), kind="mine"))
     outcome = run("match", tmp_path / "a.npz", tmp_path / "b.npz", "--weights", tmp_path / "own.safetensors", "--json")

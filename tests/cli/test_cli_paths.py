@@ -1,11 +1,14 @@
 """What commands write: never an input, never another output, never outside the folder that was given."""
 
+import os
 import shutil
 
 import h5py
 import numpy as np
 import pytest
 
+from linglue.cli.common import check_outputs
+from linglue.errors import LinGlueError
 from linglue.io.npz import save_features
 from linglue.sfm.workspace import Workspace
 from linglue.types import Features
@@ -81,3 +84,32 @@ def test_names_do_not_enter_with_a_file(run, here):
     outcome = run("import-hloc", "evil.h5", "--features", "sift", "-o", "new")
     assert outcome.code == 1 and "evil.h5: image name is '../escaped'" in outcome.err
     assert not (here / "new").exists()
+
+
+def test_outputs_that_are_inputs_by_any_path(tmp_path, monkeypatch):
+    source = tmp_path / "a.jpg"
+    source.write_text("x")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "link.jpg").symlink_to(source)
+    os.link(source, tmp_path / "hard.jpg")
+    monkeypatch.chdir(tmp_path)
+    for output in (source, "a.jpg", "./sub/../a.jpg", "sub/link.jpg", "hard.jpg"):
+        with pytest.raises(LinGlueError, match="output is the same file as the input") as caught:
+            check_outputs([None, "b.jpg", source], [None, output])
+        assert str(caught.value).startswith(str(output))
+    check_outputs([source, None], ["new.jpg", "sub/a.jpg", None])
+
+
+def test_outputs_that_are_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "linked").symlink_to(tmp_path)
+    (tmp_path / "dangling.h5").symlink_to("same.h5")
+    for other in ("same.h5", tmp_path / "same.h5", "linked/same.h5", "dangling.h5"):
+        with pytest.raises(LinGlueError, match="output is the same file as the output same"):
+            check_outputs([], ["same.h5", other])
+    check_outputs([], ["same.h5", "other.h5", "none/same.h5"])
+
+
+def test_folders_count_too(tmp_path):
+    with pytest.raises(LinGlueError, match="output is the same file as the input"):
+        check_outputs([tmp_path], [tmp_path / "x" / ".."])

@@ -22,7 +22,8 @@ from linglue.cli import main
 from linglue.features import make_extractor
 from linglue.io.hloc import save_hloc_features
 from linglue.io.npz import save_features
-from linglue.network.weights import load_network, packaged_weights
+from linglue.network.linglue import LinGlue
+from linglue.network.weights import packaged_weights, read_info
 from linglue.types import Features
 from rendered import render, write_photos
 from rendered_map import intrinsics, write_map
@@ -197,7 +198,7 @@ def _feature_files(good: Features) -> None:
 
 
 def _weights() -> None:
-    network, info = load_network(packaged_weights("sift"))
+    network, info = LinGlue.load(packaged_weights("sift")), read_info(packaged_weights("sift"))
     state = {name: value.half().contiguous() for name, value in network.state_dict().items()}
     header = {"config": info.config.to_json(), "kind": "sift", "preset": "geo", "licence": "", "training": ""}
     first = next(iter(state))

@@ -13,8 +13,8 @@ from linglue.errors import LinGlueError
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.neighborhood import View
 from linglue.network.batch import collate
-from linglue.network.config import PRESETS, LinGlueConfig
 from linglue.network.linglue import LinGlue
+from linglue.network.weights import PRESETS, LinGlueConfig
 from linglue.training.identity import identity_network
 from linglue.types import Features
 from matching.scene import Scene, affine, brute_force, make_scene, sorted_pairs

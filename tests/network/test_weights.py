@@ -9,9 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from linglue.errors import LinGlueError
-from linglue.network.config import PRESETS, LinGlueConfig
 from linglue.network.linglue import LinGlue
-from linglue.network.weights import load_network, packaged_weights, read_info, save_network
+from linglue.network.weights import PRESETS, LinGlueConfig, packaged_weights, read_info
 
 SMALL = LinGlueConfig(input_dim=12, dim=16, heads=4, linear_blocks=1, pairwise_layers=1, geometry=True)
 HEADER = {"kind": "sift", "preset": "geo", "licence": "Apache-2.0", "training": "none"}
@@ -22,13 +21,13 @@ def saved(tmp_path):
     torch.manual_seed(0)
     network = LinGlue(SMALL)
     path = tmp_path / "net.safetensors"
-    save_network(path, network, **HEADER)
+    network.save(path, **HEADER)
     return path, network
 
 
 def test_round_trip(saved):
     path, network = saved
-    loaded, info = load_network(path)
+    loaded, info = LinGlue.load(path), read_info(path)
     assert info.config == SMALL
     assert (info.kind, info.preset, info.licence, info.training) == tuple(HEADER.values())
     assert not loaded.training
@@ -44,13 +43,13 @@ def test_stored_in_float16(saved):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_can_be_stored(preset, tmp_path):
     network = LinGlue(LinGlueConfig.preset(preset, 24))
-    save_network(tmp_path / "a.safetensors", network, "sift", preset, "", "")
-    assert load_network(tmp_path / "a.safetensors")[0].config == network.config
+    network.save(tmp_path / "a.safetensors", "sift", preset, "", "")
+    assert LinGlue.load(tmp_path / "a.safetensors").config == network.config
 
 
 def test_saving_again_replaces_the_file(saved):
     path, network = saved
-    save_network(path, network, **{**HEADER, "kind": "disk"})
+    network.save(path, **{**HEADER, "kind": "disk"})
     assert read_info(path).kind == "disk"
     assert [p.name for p in path.parent.iterdir()] == [path.name], "no temporary file stays"
 
@@ -64,13 +63,13 @@ def test_failed_save_keeps_the_old_file(saved, monkeypatch):
 
     monkeypatch.setattr("linglue.network.weights.save_file", fail)
     with pytest.raises(LinGlueError, match="No space left"):
-        save_network(path, network, **HEADER)
+        network.save(path, **HEADER)
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
 def one_line_error(path, text):
-    for function in (read_info, load_network):
+    for function in (read_info, LinGlue.load):
         with pytest.raises(LinGlueError) as caught:
             function(path)
         assert str(path) in str(caught.value)
@@ -124,7 +123,7 @@ def test_every_tensor_must_fit(saved, change):
         state[name] = torch.zeros(3, 3)
     save_file(state, path, {"config": json.dumps(json.loads(SMALL.to_json())), **HEADER})
     with pytest.raises(LinGlueError, match="for the configuration in its header") as caught:
-        load_network(path)
+        LinGlue.load(path)
     assert "\n" not in str(caught.value)
     assert ("surplus" if change == "extra" else name) in str(caught.value)
 
@@ -136,11 +135,12 @@ def test_weights_that_are_no_numbers_are_refused(saved):
     state[name].view(-1)[0] = torch.nan
     save_file(state, path, {"config": SMALL.to_json(), **HEADER})
     with pytest.raises(LinGlueError, match=f"{name} holds NaN"):
-        load_network(path)
+        LinGlue.load(path)
 
 
 def test_packaged_sift_weights_load():
-    network, info = load_network(packaged_weights("sift"))
+    path = packaged_weights("sift")
+    network, info = LinGlue.load(path), read_info(path)
     assert info.kind == "sift"
     assert network.config.input_dim == 128
     assert all(torch.isfinite(p).all() for p in network.parameters())

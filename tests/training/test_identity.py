@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from linglue.errors import LinGlueError
-from linglue.network.config import LinGlueConfig
-from linglue.network.weights import load_network
+from linglue.network.linglue import LinGlue
+from linglue.network.weights import LinGlueConfig, read_info
 from linglue.training.identity import identity_network, main, principal_directions
 
 
@@ -72,7 +72,7 @@ def test_command_writes_weights(photos, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["identity", str(folder), "-o", str(output), "--preset", "pair"])
     main()
     assert "128 → 64 keeps" in capsys.readouterr().out
-    network, info = load_network(output)
+    network, info = LinGlue.load(output), read_info(output)
     assert info.kind == "sift"
     assert info.preset == "pair"
     assert "2 images" in info.training

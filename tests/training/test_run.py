@@ -116,7 +116,7 @@ def test_the_local_rank_picks_the_gpu(monkeypatch):
 def test_bfloat16_reaches_neither_neighbours_nor_losses(monkeypatch):
     """The layers compute in it; what compares descriptors must not."""
     from linglue.network import linglue as network_module
-    from linglue.network.config import LinGlueConfig
+    from linglue.network.weights import LinGlueConfig
     from linglue.training import losses, objective
 
     seen: dict[str, set[bool]] = {"nearest": set(), "loss": set(), "layer": set()}

@@ -18,7 +18,8 @@ from linglue.cli import main
 from linglue.errors import LinGlueError
 from linglue.features.sift import Sift
 from linglue.matcher import Matcher
-from linglue.network.weights import load_network
+from linglue.network.linglue import LinGlue
+from linglue.network.weights import read_info
 from linglue.training.config import RunConfig, read_config
 from linglue.training.data import prepare_data
 from linglue.training.log import read_rows
@@ -97,7 +98,7 @@ def test_a_run_leaves_log_plot_checkpoint_and_loadable_weights(finished):
     assert [r["step"] for r in rows] == [0, 4, 8]
     assert all(0 <= r["homography/recall"] <= 1 for r in rows)
     assert cv2.imread(str(output / "log.png")) is not None
-    network, info = load_network(finished.weights)
+    network, info = LinGlue.load(finished.weights), read_info(finished.weights)
     assert info.kind == "sift" and info.preset == "geo"
     assert network.config.input_dim == 128
 
@@ -197,7 +198,7 @@ def test_a_frozen_network_keeps_its_weights(folder, finished):
     config = config_of(folder, "frozen", steps=2)
     network = replace(config.network, start=finished.weights, consensus=True, frozen=True)
     trainer = trained(replace(config, network=network))
-    start, _ = load_network(finished.weights)
+    start = LinGlue.load(finished.weights)
     kept = trainer.objective.network.state_dict()
     assert all(torch.equal(kept[name], value) for name, value in start.state_dict().items())
 

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from linglue.core.paths import check_outputs
+from linglue.cli import common
 from linglue.core.progress import Verbosity, set_verbosity, verbosity
 from linglue.errors import LinGlueError
 
@@ -134,7 +134,7 @@ def _check_paths(options: argparse.Namespace) -> None:
                 written.append(path)
             elif name not in OUTPUTS and isinstance(path, str | Path):
                 read += [path, str(path).partition("::")[0]]  # FILE.h5::IMAGE
-    check_outputs([path for path in read if os.path.lexists(path)], written)
+    common.check_outputs([path for path in read if os.path.lexists(path)], written)
 
 
 def _failed(line: str, code: int) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from linglue.cli import common
-from linglue.core.paths import check_name, check_outputs, path_below
+from linglue.core.paths import check_name, path_below
 from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 
@@ -85,7 +85,7 @@ def _check_outputs(options: argparse.Namespace, work: Workspace) -> None:
     from linglue.sfm.export_model import check_new_folder
 
     ours = (work.features_file, work.matches_file, work.pairs, work.retrieval, work.database, work.summary, work.folder)
-    check_outputs(ours, _targets(options))
+    common.check_outputs(ours, _targets(options))
     if not any(_targets(options)):
         raise LinGlueError("nothing to export, expected --hloc-features, --hloc-matches, --npz, --ply or another")
     common.check_output(options.hloc_features, HDF5)

@@ -9,7 +9,6 @@ from typing import Any
 
 from linglue.cli import common
 from linglue.core.optional import need
-from linglue.core.paths import check_outputs
 from linglue.errors import LinGlueError
 from linglue.features import front_end
 from linglue.io.poses import write_poses
@@ -78,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
     need("pycolmap", "linglue localize")
     common.check_output(options.output, (".txt",))
     details = options.output.with_suffix(DETAILS_SUFFIX)
-    check_outputs([options.queries], [options.output, details])
+    common.check_outputs([options.queries], [options.output, details])
     work = Workspace(options.map)
     check_map(work)
     device = common.device(options)

@@ -29,8 +29,8 @@ import torch
 from linglue.core.progress import Stopwatch
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.network.batch import matchable
-from linglue.network.config import PRESETS, LinGlueConfig
 from linglue.network.linglue import LinGlue
+from linglue.network.weights import PRESETS, LinGlueConfig
 from linglue.types import Features, ImageSize
 
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
@@ -47,7 +47,7 @@ class Subject:
     """What is timed: a preset of ours, or any matcher by name.
 
     Args:
-        name: of `network.config.PRESETS` or of `matcher.MATCHERS`.
+        name: of `network.weights.PRESETS` or of `matcher.MATCHERS`.
         features: kind of the features it gets.
     """
 

@@ -21,8 +21,15 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
-from linglue.matching.candidates import SIDE, Candidates, among_best, describe_candidates, find_candidates, propose
-from linglue.matching.nearest import nearest_k
+from linglue.matching.nearest import (
+    SIDE,
+    Candidates,
+    among_best,
+    describe_candidates,
+    find_candidates,
+    nearest_k,
+    propose,
+)
 from linglue.matching.neighborhood import View
 
 PRIOR = 3  # numbers that the second look knows from the first
@@ -145,8 +152,9 @@ class Voting(nn.Module):
         kept = torch.zeros_like(scores, dtype=torch.bool)
         for side in (0, 1):
             kept |= among_best(pairs[:, side], scores, self.config.kept)
-        new0 = propose(predicted[0], view1, x0, x1, self.config.around)  # (N, 2)
-        new1 = propose(predicted[1], view0, x1, x0, self.config.around).flip(1)  # (M, 2)
+        points0, points1 = (view.points / view.size.max() for view in (view0, view1))
+        new0 = propose(predicted[0], points1, x0, x1, self.config.around)  # (N, 2)
+        new1 = propose(predicted[1], points0, x1, x0, self.config.around).flip(1)  # (M, 2)
         old = pairs[kept]  # (e, 2)
         every = torch.cat([old, new0, new1])
         key, place = (every[:, 0] * len(x1) + every[:, 1]).unique(return_inverse=True)  # (E',)

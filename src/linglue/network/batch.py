@@ -14,9 +14,21 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from linglue.errors import LinGlueError
 from linglue.matching.neighborhood import View
 
 Entry = Mapping[str, Tensor]  # a batch of images, or one image without the axis B
+
+
+def check(entry: Entry, name: str, dim: int) -> None:
+    """Refuse descriptors of another shape than (B, N, dim), or with values that are no numbers."""
+    descriptors = entry["descriptors"]
+    if descriptors.ndim != 3 or descriptors.shape[-1] != dim:
+        raise LinGlueError(
+            f"{name}: descriptors have shape {tuple(descriptors.shape)}, expected (B, N, {dim}) for this network"
+        )
+    if not torch.isfinite(descriptors).all():
+        raise LinGlueError(f"{name}: descriptors contain NaN or infinite values")
 
 
 def collate(entries: Sequence[Entry]) -> dict[str, Tensor]:

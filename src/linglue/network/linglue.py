@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -27,8 +28,8 @@ from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import Groups, Selection, all_groups, select
 from linglue.matching.voting import Voting
-from linglue.network.batch import Entry, dense_matches, matchable, pad, token_slices, unpad, view, with_size
-from linglue.network.config import LinGlueConfig
+from linglue.network.batch import Entry, check, dense_matches, matchable, pad, token_slices, unpad, view, with_size
+from linglue.network.weights import LinGlueConfig, WeightsInfo, find_weights, read_info, read_weights, write_weights
 
 EPSILON = 1e-6  # denominator of a query that attends to nothing
 Affine = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -279,9 +280,18 @@ class LinGlue(nn.Module):
     @classmethod
     def from_pretrained(cls, name: str = "sift", device: str = "cpu") -> LinGlue:
         """The network that comes with the package for the features of front-end `name`, in evaluation mode."""
-        from linglue.network.weights import find_weights, load_network
+        return cls.load(find_weights(name), device)
 
-        return load_network(find_weights(name), device)[0]
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> LinGlue:
+        """The network in a weights file, in float32 and evaluation mode."""
+        network = cls(read_info(path).config)
+        network.load_state_dict(read_weights(path, network.state_dict()))
+        return network.to(device).eval()
+
+    def save(self, path: str | Path, kind: str, preset: str, licence: str, training: str) -> None:
+        """Write a weights file that says what it is; the texts are those of `WeightsInfo`."""
+        write_weights(path, self.state_dict(), WeightsInfo(kind, preset, licence, training, self.config))
 
     def forward(self, data: Mapping[str, Entry], matching: MatchingConfig | None = None) -> dict[str, Any]:
         """Encode and match, with LightGlue's dictionaries.
@@ -313,8 +323,8 @@ class LinGlue(nn.Module):
 
     def encode(self, entry0: Entry, entry1: Entry) -> Encoded:
         """New descriptors of both images; the entries are those of `forward`, with image_size."""
-        self._check(entry0, "image0")
-        self._check(entry1, "image1")
+        check(entry0, "image0", self.config.input_dim)
+        check(entry1, "image1", self.config.input_dim)
         pairs, batch = [*unpad(entry0), *unpad(entry1)], len(entry0["keypoints"])
         images = token_slices(pairs)
         own = list(range(len(images)))
@@ -376,16 +386,6 @@ class LinGlue(nn.Module):
 
     def _finish(self, x: Tensor) -> Tensor:
         return x.float() if self.config.sinkhorn else F.normalize(x.float(), dim=-1)
-
-    def _check(self, entry: Entry, name: str) -> None:
-        descriptors = entry["descriptors"]
-        if descriptors.ndim != 3 or descriptors.shape[-1] != self.config.input_dim:
-            raise LinGlueError(
-                f"{name}: descriptors have shape {tuple(descriptors.shape)}, "
-                f"expected (B, N, {self.config.input_dim}) for this network"
-            )
-        if not torch.isfinite(descriptors).all():
-            raise LinGlueError(f"{name}: descriptors contain NaN or infinite values")
 
     def _select(self, images: Sequence[Entry], x: Sequence[Tensor], other: Sequence[int]) -> list[Selection]:
         """For every image the neighborhoods in which it reads the other image of its pair."""

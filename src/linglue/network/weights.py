@@ -1,20 +1,89 @@
-"""Networks on disk: safetensors with the configuration and the kind of features inside."""
+"""Which networks there are: typed configurations, named presets, and files, safetensors that say what they hold."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
-from linglue.network.config import LinGlueConfig
-from linglue.network.linglue import LinGlue
+from linglue.matching.voting import VotingConfig
 
 PACKAGED = Path(__file__).resolve().parent.parent / "weights"
+
+
+@dataclass(frozen=True)
+class LinGlueConfig:
+    """Everything that decides the shape and the arithmetic of a network."""
+
+    input_dim: int = 256  # D, length of the front-end's descriptors
+    dim: int = 64  # C', length inside the network and of the new descriptors
+    heads: int = 8
+    first_layer: bool = True  # a self-attention layer in front of the linear blocks
+    linear_blocks: int = 8  # L1, each one self- and one cross-attention layer
+    pairwise_layers: int = 2  # L2
+    geometry: bool = False  # keypoint geometry encoder after the first layer
+    separation: bool = True  # seeds must be the most distinctive match within R
+    select_from_input: bool = False  # neighborhoods from the raw descriptors instead of f̂
+    expansion: float = 2.0  # λ, reach of the pairwise neighborhoods in units of R; the paper's 3 for localization
+    sinkhorn: bool = False  # optimal transport with a dustbin instead of distance matching and filter
+    voting: VotingConfig | None = None  # a learned consensus comes with it
+
+    def __post_init__(self) -> None:
+        if self.input_dim < 1 or self.dim < 1 or self.dim % self.heads:
+            raise LinGlueError(
+                f"input_dim is {self.input_dim}, dim {self.dim}, heads {self.heads}: "
+                "expected positive sizes with dim a multiple of heads"
+            )
+        if not self.first_layer and not self.linear_blocks and (self.dim != self.input_dim or self.pairwise_layers):
+            raise LinGlueError(
+                f"a network without a first layer and linear blocks has dim {self.dim} and {self.pairwise_layers} "
+                f"pairwise layers, expected dim {self.input_dim} as its input and none: it changes nothing"
+            )
+
+    @classmethod
+    def preset(cls, name: str, input_dim: int = 256) -> LinGlueConfig:
+        """A named configuration for descriptors of length `input_dim`."""
+        if name not in PRESETS:
+            raise LinGlueError(f"preset is {name!r}, expected {', '.join(PRESETS)}")
+        own: dict[str, Any] = {"dim": input_dim} if name == "raw" else {}
+        return cls(input_dim=input_dim, **PRESETS[name], **own)
+
+    def to_json(self) -> str:
+        """As one line of text, which weights carry."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> LinGlueConfig:
+        """Read what `to_json` wrote."""
+        values = json.loads(text)
+        if not isinstance(values, dict):
+            raise TypeError("expected an object")
+        unknown = set(values) - {f.name for f in fields(cls)}
+        if unknown:
+            raise LinGlueError(f"network configuration has unknown entries {sorted(unknown)}: made by a newer LinGlue?")
+        voting = values.pop("voting", None)
+        return cls(**values, voting=None if voting is None else VotingConfig(**voting))
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "pair": {},
+    "pair-wo-sep": {"separation": False},
+    "pair-wo-sep-inp": {"separation": False, "select_from_input": True},
+    "linear": {"linear_blocks": 10, "pairwise_layers": 0},
+    "pair-large": {"dim": 256},
+    "linear-sinkhorn": {"dim": 256, "first_layer": False, "pairwise_layers": 0, "sinkhorn": True},
+    "geo": {"geometry": True},
+    # No layers: descriptors go to the learned consensus as they are.
+    "raw": {"first_layer": False, "linear_blocks": 0, "pairwise_layers": 0, "heads": 1},
+}
 
 
 @dataclass(frozen=True)
@@ -44,20 +113,13 @@ def find_weights(name: str) -> Path:
     return path
 
 
-def save_network(path: str | Path, network: LinGlue, kind: str, preset: str, licence: str, training: str) -> None:
-    """Write the network in float16, atomically."""
+def write_weights(path: str | Path, tensors: Mapping[str, Tensor], info: WeightsInfo) -> None:
+    """Write the tensors of a network in float16, and what it is, atomically."""
     path = Path(path)
-    tensors = {name: value.detach().half().contiguous().cpu() for name, value in network.state_dict().items()}
-    metadata = {
-        "config": network.config.to_json(),
-        "kind": kind,
-        "preset": preset,
-        "licence": licence,
-        "training": training,
-    }
+    halves = {name: value.detach().half().contiguous().cpu() for name, value in tensors.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata)
+        save_file(halves, temporary, {**vars(info), "config": info.config.to_json()})
 
 
 def read_info(path: str | Path) -> WeightsInfo:
@@ -80,13 +142,16 @@ def read_info(path: str | Path) -> WeightsInfo:
     return WeightsInfo(metadata["kind"], metadata["preset"], metadata["licence"], metadata["training"], config)
 
 
-def load_network(path: str | Path, device: torch.device | str = "cpu") -> tuple[LinGlue, WeightsInfo]:
-    """The network in a weights file, in float32 and evaluation mode; every tensor must fit."""
-    info = read_info(path)
-    network = LinGlue(info.config)
+def read_weights(path: str | Path, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a weights file in float32.
+
+    Args:
+        path: the file.
+        wanted: those of the network that its configuration describes; every one must fit.
+    """
     with safe_open(path, framework="pt") as file:
         state = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 (not a dict)
-    want, have = ({name: tuple(v.shape) for name, v in tensors.items()} for tensors in (network.state_dict(), state))
+    want, have = ({name: tuple(v.shape) for name, v in tensors.items()} for tensors in (wanted, state))
     for name in sorted(want.keys() | have.keys()):
         if want.get(name) != have.get(name):
             raise LinGlueError(
@@ -96,5 +161,4 @@ def load_network(path: str | Path, device: torch.device | str = "cpu") -> tuple[
     broken = next((name for name, value in state.items() if not value.isfinite().all()), None)
     if broken is not None:
         raise LinGlueError(f"{path}: {broken} holds NaN or infinite values, expected finite weights")
-    network.load_state_dict(state)
-    return network.to(device).eval(), info
+    return state

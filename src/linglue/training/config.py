@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from linglue.errors import LinGlueError
-from linglue.network.config import LinGlueConfig
+from linglue.network.weights import LinGlueConfig
 from linglue.training.toml import read_toml
 
 SMALLEST_SIDE = 480  # pixels: longer side of the smallest images made

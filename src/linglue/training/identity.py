@@ -1,6 +1,6 @@
 """The identity start: a network that matches as well as the raw descriptors before it has learned anything.
 
-python -m linglue.training.identity PHOTOS -o weights.safetensors [--features sift] [--preset geo]
+python -m linglue.training.identity IMAGES -o weights.safetensors [--features sift] [--preset geo]
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from tqdm import tqdm
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.features.base import Extractor
-from linglue.network.config import LinGlueConfig
 from linglue.network.linglue import LinGlue
-from linglue.network.weights import save_network
+from linglue.network.weights import LinGlueConfig
 
-KEYPOINTS_PER_PHOTO = 512
+KEYPOINTS_PER_IMAGE = 512
 
 
 def principal_directions(descriptors: Tensor, count: int) -> Tensor:
@@ -61,7 +60,7 @@ def gather_descriptors(images: Sequence[Path], extractor: Extractor, resize: int
         resize: longer side at which it sees them.
     """
     parts = [
-        torch.from_numpy(extractor.extract(path, KEYPOINTS_PER_PHOTO, resize).descriptors)
+        torch.from_numpy(extractor.extract(path, KEYPOINTS_PER_IMAGE, resize).descriptors)
         for path in tqdm(images, unit="image")
     ]
     return torch.cat(parts)
@@ -85,7 +84,7 @@ def main() -> None:
     network = identity_network(config, descriptors)
     kept = (descriptors @ principal_directions(descriptors, config.dim)).square().sum() / descriptors.square().sum()
     training = f"identity start: PCA of {len(descriptors)} descriptors from {len(images)} images, not trained"
-    save_network(arguments.output, network, extractor.kind, arguments.preset, "Apache-2.0", training)
+    network.save(arguments.output, extractor.kind, arguments.preset, "Apache-2.0", training)
     print(f"{arguments.output}: {config.input_dim} → {config.dim} keeps {kept:.1%} of the descriptors' energy")
 
 

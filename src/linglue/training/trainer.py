@@ -24,9 +24,8 @@ from linglue.features import FRONT_ENDS
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.voting import VotingConfig
 from linglue.network.batch import matchable
-from linglue.network.config import LinGlueConfig
 from linglue.network.linglue import LinGlue
-from linglue.network.weights import load_network, save_network
+from linglue.network.weights import LinGlueConfig, read_info
 from linglue.training.cache.store import FeatureCache
 from linglue.training.checkpoint import checkpoint_path, read_checkpoint, restore, write_checkpoint
 from linglue.training.config import OptimiserConfig, RunConfig
@@ -47,7 +46,7 @@ def given_network(config: RunConfig, kind: str, dim: int) -> LinGlue | None:
     """
     if config.network.start is None:
         return None
-    network, info = load_network(config.network.start)
+    network, info = LinGlue.load(config.network.start), read_info(config.network.start)
     if info.kind != kind or replace(network.config, voting=None) != LinGlueConfig.preset(config.network.preset, dim):
         raise LinGlueError(
             f"{config.network.start}: a {info.preset!r} network for {info.kind!r} features, "
@@ -229,7 +228,7 @@ class Trainer:
             kind = self.pairs.kind
             training = f"{seen} pairs seen in {self.seconds / 3600:.1f} h of {self.world} process(es); {text}"
             licence = "Apache-2.0" if kind in FRONT_ENDS else "yours"
-            save_network(self.weights, network, kind, self.config.network.preset, licence, training)
+            network.save(self.weights, kind, self.config.network.preset, licence, training)
 
     def _save(self) -> None:
         if self.rank == 0:

@@ -9,9 +9,8 @@ from evaluation.tasks.test_homography import write_data_set
 from linglue.errors import LinGlueError
 from linglue.evaluation.tasks import ablation
 from linglue.matcher import Matcher
-from linglue.network.config import LinGlueConfig
 from linglue.network.linglue import LinGlue
-from linglue.network.weights import save_network
+from linglue.network.weights import LinGlueConfig
 from linglue.sfm.extract import ExtractConfig
 
 
@@ -20,7 +19,7 @@ def linear(tmp_path: Path) -> Path:
     """A network of preset `linear` that returns its input."""
     network = LinGlue(LinGlueConfig.preset("linear", 128))
     network.initialise_identity(torch.eye(128, 64))
-    save_network(tmp_path / "linear.safetensors", network, "sift", "linear", "none", "none")
+    network.save(tmp_path / "linear.safetensors", "sift", "linear", "none", "none")
     return tmp_path / "linear.safetensors"
 
 

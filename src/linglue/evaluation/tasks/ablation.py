@@ -19,8 +19,8 @@ from linglue.evaluation.tasks import homography, localization
 from linglue.evaluation.tasks.localization_scores import within_name
 from linglue.matcher import Matcher, MatcherConfig
 from linglue.matching.match import MatchingConfig
-from linglue.network.config import PRESETS
-from linglue.network.weights import load_network, packaged_weights, read_info
+from linglue.network.linglue import LinGlue
+from linglue.network.weights import PRESETS, packaged_weights, read_info
 from linglue.sfm.extract import ExtractConfig
 
 KEYPOINTS = (1024, 2048, 3072, 4096)
@@ -50,10 +50,11 @@ class Variant(MatcherConfig):
 
     def build(self) -> Matcher:
         """The matcher itself, or a LinGlueError that says what it lacks."""
-        network, info = load_network(self.weights or packaged_weights(self.features), self.device)
+        path = self.weights or packaged_weights(self.features)
+        network = LinGlue.load(path, self.device)
         given: dict[str, Any] = {"separation": self.separation, "select_from_input": self.select_from_input}
         network.config = replace(network.config, **{name: value for name, value in given.items() if value is not None})
-        return Matcher(None, network, info.kind, self.device, self.matching)
+        return Matcher(None, network, read_info(path).kind, self.device, self.matching)
 
 
 def find_networks(kind: str, given: Sequence[str | Path] = ()) -> dict[str, Path]:

@@ -20,7 +20,7 @@ from linglue.evaluation.methods import Methods
 from linglue.evaluation.result import Result, Table, percent, read_json, write_json
 from linglue.evaluation.tasks import pose
 from linglue.evaluation.timing import PARTS, SIZES, Cost, Limits, Subject, measure_apart
-from linglue.network.config import PRESETS
+from linglue.network.weights import PRESETS
 from linglue.sfm.extract import ExtractConfig
 
 SUBJECTS = (
