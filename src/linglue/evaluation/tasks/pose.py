@@ -18,7 +18,7 @@ from tqdm import tqdm
 from linglue.core.engine import Engine
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import RobustSettings, check_estimators, relative_pose, version
-from linglue.evaluation.methods import Methods, prepare
+from linglue.evaluation.methods import Methods, Prepared, prepare
 from linglue.evaluation.metrics import auc
 from linglue.evaluation.pose_scenes import MAX_GAP, PosePair, load_scene
 from linglue.evaluation.result import Result, Table, pair_columns, percent, relative
@@ -161,15 +161,22 @@ def evaluate(
         "pixels": f"at a longer side of {REFERENCE_SIDE}",
         "correct": f"symmetric epipolar distance <= {CORRECT} px",
     }
-    note = (
-        f"{extraction_note(prepared, extract, list(summary.values())[-1])}, at most {max_gap} images apart or as "
-        f"listed; thresholds at a longer side of {REFERENCE_SIDE}, correct: at most {CORRECT:g} px from the epipolar "
-        f"line in both images; relative pose by {version('poselib')}, {robust_note(robust)}; error: larger of "
-        f"rotation and translation direction, whose sign is ignored\n{TIME_NOTE}"
-    )
+    note = _note(prepared, extract, list(summary.values())[-1], max_gap, robust)
     rows = csv_rows(scores)
     return Result(
         "pose", summary, rows, "pairs", tables(summary), note, settings, made, len(rows) - made, prepared.missing
+    )
+
+
+def _note(
+    prepared: Prepared, extract: ExtractConfig, summary: Mapping[str, Any], max_gap: int, robust: RobustSettings
+) -> str:
+    """The settings in a line for people."""
+    return (
+        f"{extraction_note(prepared, extract, summary)}, at most {max_gap} images apart or as "
+        f"listed; thresholds at a longer side of {REFERENCE_SIDE}, correct: at most {CORRECT:g} px from the epipolar "
+        f"line in both images; relative pose by {version('poselib')}, {robust_note(robust)}; error: larger of "
+        f"rotation and translation direction, whose sign is ignored\n{TIME_NOTE}"
     )
 
 
