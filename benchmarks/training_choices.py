@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     options = parser.parse_args()
     data = DataConfig(
-        photos=options.images,
+        images=options.images,
         features=options.features,
         extractor_weights=options.extractor_weights,
         pairs=options.pairs,

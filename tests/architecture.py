@@ -130,19 +130,19 @@ def _caller(frame: FrameType) -> str:
 
 def match(folder: Path) -> list[str]:
     """Two images."""
-    from rendered import render, write_photos
+    from rendered import render, write_images
 
     views = render(3)[:2]
-    write_photos(folder, views)
+    write_images(folder, views)
     names = [str(folder / view.name) for view in views]
     return ["match", *names, "--max-keypoints", "300", "--device", "cpu"]
 
 
 def reconstruct(folder: Path) -> list[str]:
     """A folder of four images."""
-    from rendered import render, write_photos
+    from rendered import render, write_images
 
-    write_photos(folder / "images", render(4))
+    write_images(folder / "images", render(4))
     options = ["--max-keypoints", "400", "--workers", "1", "--device", "cpu"]
     return ["reconstruct", str(folder / "images"), "-o", str(folder / "work"), *options]
 
@@ -154,13 +154,13 @@ def train(folder: Path) -> list[str]:
 
     from linglue.cli import main
 
-    (folder / "photos").mkdir()
+    (folder / "images").mkdir()
     for number in range(40):
         image = data.astronaut() if number % 2 else data.coffee()
-        cv2.imwrite(str(folder / "photos" / f"{number}.png"), image[:, number:])
+        cv2.imwrite(str(folder / "images" / f"{number}.png"), image[:, number:])
     config = folder / "one-step.toml"
     config.write_text(
-        f'output = "{folder / "run"}"\n[data]\nphotos = "{folder / "photos"}"\npairs = 4\nvalidation_pairs = 2\n'
+        f'output = "{folder / "run"}"\n[data]\nimages = "{folder / "images"}"\npairs = 4\nvalidation_pairs = 2\n'
         "keypoints = 512\nlonger_side = 480\nparallax = 0.0\nunrelated = 0.0\n[optimiser]\nsteps = 1\nbatch = 2\n"
     )
     arguments = ["train", str(config)]

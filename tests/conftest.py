@@ -41,9 +41,9 @@ def pair() -> WarpedPair:
 
 
 @pytest.fixture(scope="session")
-def photos(pair, tmp_path_factory) -> tuple[Path, Path]:
+def images(pair, tmp_path_factory) -> tuple[Path, Path]:
     """The pair as two files; nothing else is in their folder, and tests leave it so."""
-    folder = tmp_path_factory.mktemp("photos")
+    folder = tmp_path_factory.mktemp("images")
     paths = folder / "a.png", folder / "b.png"
     for path, image in zip(paths, (pair.image0, pair.image1), strict=True):
         cv2.imwrite(str(path), cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
@@ -59,10 +59,10 @@ def reconstruction(tmp_path_factory) -> Path:
     from linglue.sfm.map import MappingConfig
     from linglue.sfm.reconstruct import ReconstructConfig, reconstruct
     from linglue.sfm.workspace import Workspace
-    from rendered import FOCAL, SIZE, render, write_photos
+    from rendered import FOCAL, SIZE, render, write_images
 
     folder = tmp_path_factory.mktemp("reconstruction")
-    write_photos(folder / "images", render(4))
+    write_images(folder / "images", render(4))
     cv2.imwrite(str(folder / "images" / "night.png"), np.zeros((SIZE.height, SIZE.width, 3), np.uint8))
     config = ReconstructConfig(
         extract=ExtractConfig(max_keypoints=500),

@@ -31,7 +31,7 @@ FOLDER = "room"
 class View:
     """One image and its truth; metres, pixel centres at integers."""
 
-    name: str  # below the folder that `write_photos` is given
+    name: str  # below the folder that `write_images` is given
     image: np.ndarray  # (H, W, 3) uint8 RGB
     truth: TrueView
 
@@ -59,7 +59,7 @@ def render(count: int = 8) -> tuple[View, ...]:
     return tuple(views)
 
 
-def write_photos(folder: Path, views: tuple[View, ...]) -> Path:
+def write_images(folder: Path, views: tuple[View, ...]) -> Path:
     """The images as PNG files under their names; returns the folder."""
     for view in views:
         path = folder / view.name

@@ -75,9 +75,9 @@ def test_front_end_without_its_weights_says_which_file():
         linglue.Matcher.from_pretrained("superpoint")
 
 
-def test_extract_takes_path_numpy_and_torch(matcher, photos, pair):
-    from_path = matcher.extract(photos[0], max_keypoints=300, resize=512)
-    from_text = matcher.extract(str(photos[0]), max_keypoints=300, resize=512)
+def test_extract_takes_path_numpy_and_torch(matcher, images, pair):
+    from_path = matcher.extract(images[0], max_keypoints=300, resize=512)
+    from_text = matcher.extract(str(images[0]), max_keypoints=300, resize=512)
     from_array = matcher.extract(pair.image0, max_keypoints=300, resize=512)
     tensor = torch.from_numpy(pair.image0).permute(2, 0, 1) / 255
     from_tensor = matcher.extract(tensor, max_keypoints=300, resize=512)
@@ -89,10 +89,10 @@ def test_extract_takes_path_numpy_and_torch(matcher, photos, pair):
     assert from_path.scores.shape == from_path.scales.shape == from_path.oris.shape == (300,)
 
 
-def test_match_takes_paths_images_and_features(matcher, photos, pair):
-    features = [matcher.extract(path, 400) for path in photos]
+def test_match_takes_paths_images_and_features(matcher, images, pair):
+    features = [matcher.extract(path, 400) for path in images]
     expected = matcher.match(*features)
-    for two in (photos, [str(p) for p in photos], (pair.image0, pair.image1), (features[0], photos[1])):
+    for two in (images, [str(p) for p in images], (pair.image0, pair.image1), (features[0], images[1])):
         result = matcher.match(*two, max_keypoints=400)
         np.testing.assert_array_equal(result.indices, expected.indices)
         np.testing.assert_array_equal(result.scores, expected.scores)
@@ -134,8 +134,8 @@ def test_matching_is_an_argument(matcher, pair):
     assert set(paper.timing) == {"extract", "network", "matching", "filter"}
 
 
-def test_draw(matcher, photos, pair, tmp_path):
-    matcher.match(*photos, max_keypoints=300).draw(tmp_path / "paths.png")
+def test_draw(matcher, images, pair, tmp_path):
+    matcher.match(*images, max_keypoints=300).draw(tmp_path / "paths.png")
     matcher.match(pair.image0, pair.image1, max_keypoints=300).draw(tmp_path / "arrays.png")
     drawn = [cv2.imread(str(tmp_path / name)) for name in ("paths.png", "arrays.png")]
     np.testing.assert_array_equal(*drawn)

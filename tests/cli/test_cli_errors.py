@@ -67,9 +67,9 @@ def check_refused(outcome, folder: Path, before: set[Path], *wanted: str) -> Non
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("place", ["first", "second"])
-def test_unusable_source(run, bad, photos, source, place):
+def test_unusable_source(run, bad, images, source, place):
     before = set(bad.rglob("*"))
-    two = (bad / source, photos[1]) if place == "first" else (photos[0], bad / source)
+    two = (bad / source, images[1]) if place == "first" else (images[0], bad / source)
     outcome = run("match", *two, "-o", bad / "out.npz", "--max-keypoints", 100)
     check_refused(outcome, bad, before, str(bad / source).partition("::")[0], SOURCES[source])
     if place == "first":
@@ -97,11 +97,11 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("case", OPTIONS)
-def test_unusable_file_option(run, bad, photos, case):
+def test_unusable_file_option(run, bad, images, case):
     (option, name), wanted = OPTIONS[case]
     (bad / "folder.npz").mkdir()
     before = set(bad.rglob("*"))
-    outcome = run("match", *photos, option, bad / name, "--max-keypoints", 100)
+    outcome = run("match", *images, option, bad / name, "--max-keypoints", 100)
     check_refused(outcome, bad, before, *wanted)
 
 
@@ -116,9 +116,9 @@ VALUES = {
 
 
 @pytest.mark.parametrize("case", VALUES)
-def test_unusable_value(run, photos, case):
+def test_unusable_value(run, images, case):
     options, wanted = VALUES[case]
-    check_refused(run("match", *photos, *options), photos[0].parent, set(photos), wanted)
+    check_refused(run("match", *images, *options), images[0].parent, set(images), wanted)
 
 
 def test_a_drawing_needs_pictures(run, bad):
@@ -133,13 +133,13 @@ def test_masks_go_with_images(run, bad):
     check_refused(outcome, bad, before, "grey.png", "good.npz")
 
 
-def test_unknown_option_shows_the_usage(run, photos):
-    outcome = run("match", *photos, "--nonsense")
+def test_unknown_option_shows_the_usage(run, images):
+    outcome = run("match", *images, "--nonsense")
     assert outcome.code == 2 and "--nonsense" in outcome.err
 
 
-def test_no_traceback_in_a_process_of_its_own(bad, photos):
-    command = [sys.executable, "-m", "linglue", "match", str(bad / "text.jpg"), str(photos[1])]
+def test_no_traceback_in_a_process_of_its_own(bad, images):
+    command = [sys.executable, "-m", "linglue", "match", str(bad / "text.jpg"), str(images[1])]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1 and done.stdout == ""
     assert re.fullmatch(r"linglue match: \S+text\.jpg: [^\n]+\n", done.stderr)

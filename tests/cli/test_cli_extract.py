@@ -1,4 +1,4 @@
-"""`linglue extract`: features of folders into a work folder, restartable; or of one photograph into a file."""
+"""`linglue extract`: features of folders into a work folder, restartable; or of one image into a file."""
 
 import json
 import shutil
@@ -13,11 +13,11 @@ FEW = ("--max-keypoints", 100, "--workers", 1)
 
 
 @pytest.fixture
-def images(photos, tmp_path):
+def images(images, tmp_path):
     folder = tmp_path / "images"
     (folder / "deep er").mkdir(parents=True)
-    shutil.copy(photos[0], folder / "a.png")
-    shutil.copy(photos[1], folder / "deep er" / "b.png")
+    shutil.copy(images[0], folder / "a.png")
+    shutil.copy(images[1], folder / "deep er" / "b.png")
     return folder
 
 
@@ -47,10 +47,10 @@ def test_other_settings_do_all_again(run, images, tmp_path):
     assert json.loads(outcome.out)["made"] == 2
 
 
-def test_one_photograph_into_a_file_that_can_be_matched(run, photos, tmp_path):
+def test_one_image_into_a_file_that_can_be_matched(run, images, tmp_path):
     files = [tmp_path / "a.npz", tmp_path / "b.npz"]
-    for photo, file in zip(photos, files, strict=True):
-        assert run("extract", photo, "-o", file, "--max-keypoints", 600).code == 0
+    for image, file in zip(images, files, strict=True):
+        assert run("extract", image, "-o", file, "--max-keypoints", 600).code == 0
     assert len(load_features(files[0])) == 600
     outcome = run("match", *files, "--json")
     assert outcome.code == 0 and json.loads(outcome.out)["matches"] > 100

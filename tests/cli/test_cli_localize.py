@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linglue.io.poses import read_poses
-from rendered import FOCAL, render, write_photos
+from rendered import FOCAL, render, write_images
 from rendered_map import KEYPOINTS, errors, intrinsics, write_map
 
 pycolmap = pytest.importorskip("pycolmap")
@@ -24,17 +24,17 @@ def work(tmp_path_factory):
 
 
 @pytest.fixture
-def photos(tmp_path):
-    write_photos(tmp_path / "photos", QUERIES)
-    return tmp_path / "photos"
+def images(tmp_path):
+    write_images(tmp_path / "images", QUERIES)
+    return tmp_path / "images"
 
 
-def test_a_folder_with_a_broken_file_and_a_black_one(run, work, photos, tmp_path):
-    (photos / "broken.jpg").write_bytes(b"no picture")
+def test_a_folder_with_a_broken_file_and_a_black_one(run, work, images, tmp_path):
+    (images / "broken.jpg").write_bytes(b"no picture")
     from PIL import Image
 
-    Image.fromarray(np.zeros((360, 480, 3), np.uint8)).save(photos / "black ä.png")
-    command = ("localize", photos, "--map", work, "-o", tmp_path / "poses.txt", "--max-keypoints", KEYPOINTS, "--json")
+    Image.fromarray(np.zeros((360, 480, 3), np.uint8)).save(images / "black ä.png")
+    command = ("localize", images, "--map", work, "-o", tmp_path / "poses.txt", "--max-keypoints", KEYPOINTS, "--json")
     outcome = run(*command, "--intrinsics", f"{FOCAL},{FOCAL},240,180")
     assert outcome.code == 0, outcome.err
     facts = json.loads(outcome.out)
@@ -59,26 +59,26 @@ def test_a_folder_with_a_broken_file_and_a_black_one(run, work, photos, tmp_path
     assert (tmp_path / "poses.txt").read_bytes() == before
 
 
-def test_a_list_with_intrinsics(run, work, photos, tmp_path):
+def test_a_list_with_intrinsics(run, work, images, tmp_path):
     names = tmp_path / "queries.txt"
     names.write_text(f"{QUERIES[0].name} {intrinsics(QUERIES[0])}\nmissing.jpg {intrinsics(QUERIES[0])}\n")
-    command = ("localize", names, "--images", photos, "--map", work, "--max-keypoints", KEYPOINTS)
+    command = ("localize", names, "--images", images, "--map", work, "--max-keypoints", KEYPOINTS)
     outcome = run(*command, "-o", tmp_path / "poses.txt")
     assert outcome.code == 0, outcome.err
     assert "1 of 1 images localized" in outcome.out and "missing.jpg: left out (no such image file)" in outcome.out
     assert errors(read_poses(tmp_path / "poses.txt")[QUERIES[0].name], QUERIES[0])[0] < 0.05
 
 
-def test_mistakes_are_one_line_and_nothing_is_written(run, work, photos, tmp_path):
+def test_mistakes_are_one_line_and_nothing_is_written(run, work, images, tmp_path):
     output, before = tmp_path / "poses.txt", sorted(tmp_path.iterdir())
     for arguments in (
-        (photos, "--map", tmp_path, "-o", output),
-        (photos, "--map", work, "-o", tmp_path / "poses.csv"),
-        (photos, "--map", work, "-o", tmp_path / "none" / "poses.txt"),
-        (photos, "--map", work, "-o", output, "--features", "aliked"),
-        (photos, "--map", work, "-o", output, "--top", "0"),
-        (photos, "--map", work, "-o", output, "--images", photos),
-        (photos, "--map", work, "-o", output, "--intrinsics", "none.txt"),
+        (images, "--map", tmp_path, "-o", output),
+        (images, "--map", work, "-o", tmp_path / "poses.csv"),
+        (images, "--map", work, "-o", tmp_path / "none" / "poses.txt"),
+        (images, "--map", work, "-o", output, "--features", "aliked"),
+        (images, "--map", work, "-o", output, "--top", "0"),
+        (images, "--map", work, "-o", output, "--images", images),
+        (images, "--map", work, "-o", output, "--intrinsics", "none.txt"),
         (tmp_path / "none", "--map", work, "-o", output),
     ):
         outcome = run("localize", *arguments)
@@ -88,8 +88,8 @@ def test_mistakes_are_one_line_and_nothing_is_written(run, work, photos, tmp_pat
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_one_image(run, work, photos, tmp_path):
-    image = photos / QUERIES[0].name
+def test_one_image(run, work, images, tmp_path):
+    image = images / QUERIES[0].name
     command = ("localize", image, "--map", work, "-o", tmp_path / "poses.txt", "--max-keypoints", KEYPOINTS)
     outcome = run(*command, "--intrinsics", f"{FOCAL},{FOCAL},240,180")
     assert outcome.code == 0, outcome.err
@@ -97,17 +97,17 @@ def test_one_image(run, work, photos, tmp_path):
 
 
 @pytest.mark.parametrize("content", ['{"mine": 1}\n', "not JSON\n", '{"name": "a"}\n{"name": "b"}\n'])
-def test_a_file_of_others_beside_the_poses_is_not_touched(run, work, photos, tmp_path, content):
+def test_a_file_of_others_beside_the_poses_is_not_touched(run, work, images, tmp_path, content):
     (tmp_path / "poses.jsonl").write_text(content)
-    outcome = run("localize", photos, "--map", work, "-o", tmp_path / "poses.txt", "--max-keypoints", KEYPOINTS)
+    outcome = run("localize", images, "--map", work, "-o", tmp_path / "poses.txt", "--max-keypoints", KEYPOINTS)
     assert outcome.code == 1 and outcome.err.count("\n") == 1 and "poses.jsonl: is no record" in outcome.err
     assert (tmp_path / "poses.jsonl").read_text() == content and not (tmp_path / "poses.txt").exists()
 
 
-def test_a_map_that_cannot_be_written(run, work, photos, tmp_path, monkeypatch):
+def test_a_map_that_cannot_be_written(run, work, images, tmp_path, monkeypatch):
     before = {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
     for name in ("core.sqlite", "sfm.workspace"):
         monkeypatch.setattr(f"linglue.{name}.os.access", lambda path, mode: work not in (path, *Path(path).parents))
-    command = ("localize", photos, "--map", work, "-o", tmp_path / "poses.txt", "--max-keypoints", KEYPOINTS)
+    command = ("localize", images, "--map", work, "-o", tmp_path / "poses.txt", "--max-keypoints", KEYPOINTS)
     assert run(*command, "--intrinsics", f"{FOCAL},{FOCAL},240,180").code == 0
     assert {path: path.read_bytes() for path in work.rglob("*") if path.is_file()} == before

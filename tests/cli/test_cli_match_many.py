@@ -12,10 +12,10 @@ FEW = ("--max-keypoints", 400)
 
 
 @pytest.fixture
-def folder(photos, tmp_path):
+def folder(images, tmp_path):
     """Two images that match, one in a subfolder, and one file that is no image."""
     (tmp_path / "images" / "sub").mkdir(parents=True)
-    for source, name in zip(photos, ("a.png", "sub/b.png"), strict=True):
+    for source, name in zip(images, ("a.png", "sub/b.png"), strict=True):
         (tmp_path / "images" / name).write_bytes(source.read_bytes())
     (tmp_path / "images" / "c.png").write_text("no image")
     return tmp_path
@@ -40,9 +40,9 @@ def test_a_list_of_pairs_lies_beside_its_images(run, folder):
 
 
 @pytest.mark.parametrize("kind", ["fundamental", "homography", "essential"])
-def test_geometry_keeps_inliers(run, photos, pair, tmp_path, kind):
+def test_geometry_keeps_inliers(run, images, pair, tmp_path, kind):
     pytest.importorskip("poselib")
-    outcome = run("match", *photos, "--geometry", kind, "-o", tmp_path / "m.npz", *FEW, "--json")
+    outcome = run("match", *images, "--geometry", kind, "-o", tmp_path / "m.npz", *FEW, "--json")
     facts = json.loads(outcome.out)
     found = load_matches(tmp_path / "m.npz")
     assert 50 < facts["inliers"] == len(found) <= facts["matches"]
@@ -54,9 +54,9 @@ def test_geometry_keeps_inliers(run, photos, pair, tmp_path, kind):
             assert np.median(pair.errors(found.points0, found.points1)) < 1
 
 
-def test_too_few_matches_have_no_geometry(run, photos, tmp_path):
+def test_too_few_matches_have_no_geometry(run, images, tmp_path):
     pytest.importorskip("poselib")
     noise = np.random.default_rng(0).integers(0, 255, (200, 200, 3), np.uint8)
     cv2.imwrite(str(tmp_path / "noise.png"), noise)
-    facts = json.loads(run("match", photos[0], tmp_path / "noise.png", "--geometry", "homography", *FEW, "--json").out)
+    facts = json.loads(run("match", images[0], tmp_path / "noise.png", "--geometry", "homography", *FEW, "--json").out)
     assert facts["inliers"] == 0 and facts["geometry"]["matrix"] is None

@@ -27,10 +27,10 @@ def some_features(count=5):
 
 
 @pytest.fixture
-def here(tmp_path, photos, monkeypatch):
+def here(tmp_path, images, monkeypatch):
     """A folder with images, feature files, a list of queries and a work folder."""
-    for photo in photos:
-        shutil.copy(photo, tmp_path)
+    for image in images:
+        shutil.copy(image, tmp_path)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "link.png").symlink_to(tmp_path / "a.png")
     for name in ("f.npz", "g.npz"):

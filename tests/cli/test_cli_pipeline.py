@@ -10,7 +10,7 @@ from linglue.io.npz import load_features
 from linglue.io.pair_list import read_pairs
 from linglue.sfm.sparse_model import aligned_errors, read_model
 from linglue.sfm.workspace import Workspace
-from rendered import FOCAL, SIZE, render, write_photos
+from rendered import FOCAL, SIZE, render, write_images
 
 VIEWS = 5
 ONE = ("--workers", 1, "--json")
@@ -18,7 +18,7 @@ ONE = ("--workers", 1, "--json")
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory):
-    return write_photos(tmp_path_factory.mktemp("scene"), render(VIEWS))
+    return write_images(tmp_path_factory.mktemp("scene"), render(VIEWS))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from linglue.sfm.workspace import Workspace
-from rendered import render, write_photos
+from rendered import render, write_images
 
 VIEWS = 12
 WAIT = 600  # seconds until something must have happened, on a machine that is very busy
@@ -62,7 +62,7 @@ def wait_for_the_end_of_all(group: int) -> None:
 )
 def test_a_stopped_run_says_so_in_one_line_and_resumes(run, tmp_path, number, code, word, workers):
     images, work = tmp_path / "images", Workspace(tmp_path / "work")
-    write_photos(images, render(VIEWS))
+    write_images(images, render(VIEWS))
     options = ("-o", work.folder, "--max-keypoints", 2000, "--workers", workers, "--quiet")
     process = start("extract", images, *options)
     wait_for_features(work, process, 1)

@@ -16,7 +16,7 @@ from linglue.io.hloc import list_hloc_images, load_hloc_features, load_hloc_matc
 from linglue.io.pair_list import read_pairs
 from linglue.sfm.sparse_model import read_model, registered_names
 from linglue.sfm.workspace import Workspace
-from rendered import FOCAL, SIZE, render, write_photos
+from rendered import FOCAL, SIZE, render, write_images
 
 VIEWS = 5
 FEW = ("--max-keypoints", 300, "--workers", 1)
@@ -30,7 +30,7 @@ def made(tmp_path_factory):
     from linglue.cli import main
 
     folder = tmp_path_factory.mktemp("made")
-    write_photos(folder / "images", render(VIEWS))
+    write_images(folder / "images", render(VIEWS))
     last = folder / "images" / NAMES[-1]
     last.rename(folder / "last.png")
     command = ("reconstruct", folder / "images", "-o", folder / "work", *FEW, *INTRINSICS)

@@ -13,7 +13,7 @@ from linglue.errors import LinGlueError
 from linglue.io.ply import Cloud, read_ply, write_ply
 from linglue.sfm.workspace import Workspace
 from linglue.training.sources.renderer import see
-from rendered import _room, render, write_photos
+from rendered import _room, render, write_images
 from rendered_map import write_map
 
 pytest.importorskip("pycolmap")
@@ -34,7 +34,7 @@ def work(tmp_path_factory) -> Workspace:
     """A map with the true poses, and its images where the features say."""
     folder = tmp_path_factory.mktemp("dense")
     views = render(VIEWS)
-    write_photos(folder / "images", views)
+    write_images(folder / "images", views)
     write_map(folder / "work", views)
     made = Workspace(folder / "work")
     with made.features() as features:

@@ -25,7 +25,7 @@ from linglue.io.npz import save_features
 from linglue.network.linglue import LinGlue
 from linglue.network.weights import packaged_weights, read_info
 from linglue.types import Features
-from rendered import render, write_photos
+from rendered import render, write_images
 from rendered_map import intrinsics, write_map
 
 SMALL = ("--max-keypoints", "60", "--workers", "1", "--quiet")
@@ -34,50 +34,50 @@ TOML = {  # files of `linglue train`: name to text
     "unknown-entry": "outptu = 'run'",
     "no-table": "data = 3",
     "text-for-number": "[data]\npairs = 'many'",
-    "no-photos": "[data]\nphotos = '../missing'",
-    "empty-photos": "[data]\nphotos = '../empty'",
-    "few-photos": "[data]\nphotos = '../photos'",
-    "photos-file": "[data]\nphotos = '../photos/a.png'",
-    "pairs-0": "[data]\nphotos = '../photos'\npairs = 0",
-    "negative-share": "[data]\nphotos = '../photos'\nhomography = -1.0",
-    "no-share": "[data]\nphotos = '../photos'\nhomography = 0.0\nparallax = 0.0",
-    "unrelated-1": "[data]\nphotos = '../photos'\nunrelated = 1.0",
-    "nan-unrelated": "[data]\nphotos = '../photos'\nunrelated = nan",
-    "front-end": "[data]\nphotos = '../photos'\nfeatures = 'orb'",
-    "views-1": "[data]\nphotos = '../photos'\nviews = 1",
-    "fewest": "[data]\nphotos = '../photos'\nkeypoints = 64\nfewest_keypoints = 128",
-    "sfm-missing": "[data]\nphotos = '../many'\n[data.sfm]\nshare = 1.0\nreconstructions = '../missing'",
-    "teacher-missing": "[data]\nphotos = '../many'\n[data.teacher]\nshare = 1.0\nlabels = '../missing'",
-    "megadepth-missing": "[data]\nphotos = '../many'\n[data.megadepth]\nshare = 1.0\nroot = '../missing'",
-    "preset": "[data]\nphotos = '../photos'\n[network]\npreset = 'huge'",
-    "start-missing": "[data]\nphotos = '../many'\n[network]\nstart = '../missing.safetensors'",
-    "start-text": "[data]\nphotos = '../many'\n[network]\nstart = '../text.safetensors'",
-    "start-kind": "[data]\nphotos = '../many'\n[network]\nstart = '../kind.safetensors'",
-    "rate-nan": "[data]\nphotos = '../photos'\n[optimiser]\nrate = nan",
-    "rate-negative": "[data]\nphotos = '../photos'\n[optimiser]\nrate = -1.0",
-    "rate-inf": "[data]\nphotos = '../photos'\n[optimiser]\nrate = inf",
-    "steps-0": "[data]\nphotos = '../photos'\n[optimiser]\nsteps = 0",
-    "batch-parts": "[data]\nphotos = '../photos'\n[optimiser]\nbatch = 8\naccumulate = 3",
-    "loss": "[data]\nphotos = '../photos'\n[optimiser]\nloss = 'mse'",
-    "transport": "[data]\nphotos = '../photos'\n[optimiser]\nloss = 'transport'",
+    "no-images": "[data]\nimages = '../missing'",
+    "empty-images": "[data]\nimages = '../empty'",
+    "few-images": "[data]\nimages = '../photos'",
+    "images-file": "[data]\nimages = '../photos/a.png'",
+    "pairs-0": "[data]\nimages = '../photos'\npairs = 0",
+    "negative-share": "[data]\nimages = '../photos'\nhomography = -1.0",
+    "no-share": "[data]\nimages = '../photos'\nhomography = 0.0\nparallax = 0.0",
+    "unrelated-1": "[data]\nimages = '../photos'\nunrelated = 1.0",
+    "nan-unrelated": "[data]\nimages = '../photos'\nunrelated = nan",
+    "front-end": "[data]\nimages = '../photos'\nfeatures = 'orb'",
+    "views-1": "[data]\nimages = '../photos'\nviews = 1",
+    "fewest": "[data]\nimages = '../photos'\nkeypoints = 64\nfewest_keypoints = 128",
+    "sfm-missing": "[data]\nimages = '../many'\n[data.sfm]\nshare = 1.0\nreconstructions = '../missing'",
+    "teacher-missing": "[data]\nimages = '../many'\n[data.teacher]\nshare = 1.0\nlabels = '../missing'",
+    "megadepth-missing": "[data]\nimages = '../many'\n[data.megadepth]\nshare = 1.0\nroot = '../missing'",
+    "preset": "[data]\nimages = '../photos'\n[network]\npreset = 'huge'",
+    "start-missing": "[data]\nimages = '../many'\n[network]\nstart = '../missing.safetensors'",
+    "start-text": "[data]\nimages = '../many'\n[network]\nstart = '../text.safetensors'",
+    "start-kind": "[data]\nimages = '../many'\n[network]\nstart = '../kind.safetensors'",
+    "rate-nan": "[data]\nimages = '../photos'\n[optimiser]\nrate = nan",
+    "rate-negative": "[data]\nimages = '../photos'\n[optimiser]\nrate = -1.0",
+    "rate-inf": "[data]\nimages = '../photos'\n[optimiser]\nrate = inf",
+    "steps-0": "[data]\nimages = '../photos'\n[optimiser]\nsteps = 0",
+    "batch-parts": "[data]\nimages = '../photos'\n[optimiser]\nbatch = 8\naccumulate = 3",
+    "loss": "[data]\nimages = '../photos'\n[optimiser]\nloss = 'mse'",
+    "transport": "[data]\nimages = '../photos'\n[optimiser]\nloss = 'transport'",
     "date": "output = 2020-01-01",
-    "output-file": "output = '../notes.txt'\n[data]\nphotos = '../many'",
+    "output-file": "output = '../notes.txt'\n[data]\nimages = '../many'",
 }
 FRONT_END_TOML = {  # files of `linglue train-features`
-    "unknown": "[lessons]\nphotoes = ['../photos']",
-    "missing": "[lessons]\nphotos = ['../missing']",
-    "empty": "[lessons]\nphotos = ['../empty']\nteacher = 'sift'",
-    "side": "[lessons]\nphotos = ['../photos']\n[crops]\nside = 100",
-    "rate": "[lessons]\nphotos = ['../photos']\n[learning]\nrate = nan",
-    "steps": "[lessons]\nphotos = ['../photos']\n[learning]\nsteps = -5",
-    "decay": "[lessons]\nphotos = ['../photos']\n[learning]\nweight_decay = -1.0",
-    "cooldown": "[lessons]\nphotos = ['../photos']\n[learning]\ncooldown = -1",
-    "loss": "[lessons]\nphotos = ['../photos']\n[losses]\ndescriptor = nan",
-    "held-out": "[lessons]\nphotos = ['../photos']\nheld_out = 2.0",
-    "teacher": "[lessons]\nphotos = ['../photos']\nteacher = 'orb'",
-    "teacher-weights": "[lessons]\nphotos = ['../photos']\nteacher_weights = '../missing.pth'",
-    "start": "start = '../missing.safetensors'\n[lessons]\nphotos = ['../photos']\nteacher = 'sift'",
-    "output": "output = '../notes.txt'\n[lessons]\nphotos = ['../photos']\nteacher = 'sift'",
+    "unknown": "[lessons]\npictures = ['../photos']",
+    "missing": "[lessons]\nimages = ['../missing']",
+    "empty": "[lessons]\nimages = ['../empty']\nteacher = 'sift'",
+    "side": "[lessons]\nimages = ['../photos']\n[crops]\nside = 100",
+    "rate": "[lessons]\nimages = ['../photos']\n[learning]\nrate = nan",
+    "steps": "[lessons]\nimages = ['../photos']\n[learning]\nsteps = -5",
+    "decay": "[lessons]\nimages = ['../photos']\n[learning]\nweight_decay = -1.0",
+    "cooldown": "[lessons]\nimages = ['../photos']\n[learning]\ncooldown = -1",
+    "loss": "[lessons]\nimages = ['../photos']\n[losses]\ndescriptor = nan",
+    "held-out": "[lessons]\nimages = ['../photos']\nheld_out = 2.0",
+    "teacher": "[lessons]\nimages = ['../photos']\nteacher = 'orb'",
+    "teacher-weights": "[lessons]\nimages = ['../photos']\nteacher_weights = '../missing.pth'",
+    "start": "start = '../missing.safetensors'\n[lessons]\nimages = ['../photos']\nteacher = 'sift'",
+    "output": "output = '../notes.txt'\n[lessons]\nimages = ['../photos']\nteacher = 'sift'",
 }
 
 
@@ -246,7 +246,7 @@ def _work_folders() -> None:
         connection.close()
     for name in ("database.db", "summary.json"):
         Path("project", name).write_text("mine\n")
-    write_photos(Path("room"), render(4)[:3])
+    write_images(Path("room"), render(4)[:3])
     write_map(Path("map"), render(4)[:3])
     for name in ("map-junk-points", "map-cut-cameras", "map-without-images", "map-junk-images"):
         shutil.copytree("map", name)

@@ -47,12 +47,12 @@ def extractor(request, random_weights):
 
 
 @pytest.fixture(scope="module")
-def photo() -> np.ndarray:
+def image() -> np.ndarray:
     return np.ascontiguousarray(data.astronaut()[20:180, 120:312])
 
 
-def test_features_are_as_promised(extractor, photo):
-    features = extractor.extract(photo, max_keypoints=40)
+def test_features_are_as_promised(extractor, image):
+    features = extractor.extract(image, max_keypoints=40)
     assert features.kind == extractor.kind and features.dim == 128 == FRONT_ENDS[extractor.kind].dim
     assert 0 < len(features) <= 40
     assert features.scales is None and features.oris is None
@@ -61,8 +61,8 @@ def test_features_are_as_promised(extractor, photo):
     assert (features.keypoints >= 0).all() and (features.keypoints <= [191, 159]).all()
 
 
-def test_agrees_with_kornia_itself(extractor, photo):
-    images = torch.from_numpy(photo).permute(2, 0, 1)[None].float() / 255
+def test_agrees_with_kornia_itself(extractor, image):
+    images = torch.from_numpy(image).permute(2, 0, 1)[None].float() / 255
     with torch.no_grad():
         if extractor.kind == "aliked":
             found = extractor.net(images)[0]
@@ -70,7 +70,7 @@ def test_agrees_with_kornia_itself(extractor, photo):
         else:
             found = extractor.net(images, pad_if_not_divisible=True)[0]
             scores = found.detection_scores
-    features = extractor.extract(photo, max_keypoints=100_000)
+    features = extractor.extract(image, max_keypoints=100_000)
     assert len(features) == found.n
     order = scores.argsort(descending=True)[:20]
     gaps = np.abs(features.keypoints[:, None] - found.keypoints[order].numpy()[None]).max(axis=2)
@@ -79,16 +79,16 @@ def test_agrees_with_kornia_itself(extractor, photo):
     assert np.allclose(features.descriptors[same], found.descriptors[order].numpy(), atol=1e-2)
 
 
-def test_centres_of_pixels_are_at_integers(extractor, photo):
+def test_centres_of_pixels_are_at_integers(extractor, image):
     # A keypoint's score is the score map read at its place, pixel (0, 0) being the first entry of the map.
-    images = torch.from_numpy(photo).permute(2, 0, 1)[None].float() / 255
+    images = torch.from_numpy(image).permute(2, 0, 1)[None].float() / 255
     with torch.no_grad():
         if extractor.kind == "aliked":
             score_map = extractor.net.extract_dense_map(images)[1][0, 0].numpy()
         else:
             score_map = extractor.net.heatmap_and_dense_descriptors(images)[0][0, 0].numpy()
-    assert score_map.shape == photo.shape[:2]
-    features = extractor.extract(photo, max_keypoints=50)
+    assert score_map.shape == image.shape[:2]
+    features = extractor.extract(image, max_keypoints=50)
     x, y = features.keypoints.astype(np.float64).T
     read = map_coordinates(score_map, [y, x], order=1)
     assert np.allclose(read, features.scores, rtol=1e-2, atol=1e-2)
@@ -106,23 +106,23 @@ def test_moved_content_is_found_moved(extractor):
     assert np.abs(np.median((left - right[gaps.argmin(axis=1)])[close], axis=0)).max() < 0.02
 
 
-def test_mask_comes_before_the_choice_of_the_strongest(extractor, photo):
-    mask = np.zeros(photo.shape[:2], np.bool_)
+def test_mask_comes_before_the_choice_of_the_strongest(extractor, image):
+    mask = np.zeros(image.shape[:2], np.bool_)
     mask[40:120, 60:150] = True
-    every = extractor.extract(photo, max_keypoints=100_000)
+    every = extractor.extract(image, max_keypoints=100_000)
     x, y = np.rint(every.keypoints).astype(int).T
     inside = every.select(mask[y, x])
     assert len(inside) > 5
-    few = extractor.extract(photo, max_keypoints=5, mask=mask)
+    few = extractor.extract(image, max_keypoints=5, mask=mask)
     assert np.array_equal(few.keypoints, inside.keypoints[:5])
     assert np.allclose(few.descriptors, inside.descriptors[:5], atol=1e-4)
-    assert len(extractor.extract(photo, mask=np.zeros_like(mask))) == 0
+    assert len(extractor.extract(image, mask=np.zeros_like(mask))) == 0
 
 
-def test_same_image_same_features_whatever_came_between(extractor, photo):
-    first = extractor.extract(photo, max_keypoints=100)
-    extractor.extract(photo[:64, :64], max_keypoints=7)
-    second = extractor.extract(photo, max_keypoints=100)
+def test_same_image_same_features_whatever_came_between(extractor, image):
+    first = extractor.extract(image, max_keypoints=100)
+    extractor.extract(image[:64, :64], max_keypoints=7)
+    second = extractor.extract(image, max_keypoints=100)
     assert np.array_equal(first.keypoints, second.keypoints)
     assert np.array_equal(first.descriptors, second.descriptors)
 

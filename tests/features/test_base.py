@@ -142,11 +142,11 @@ def test_exif_rotated_file_gives_the_keypoints_of_the_upright_picture(tmp_path):
 
 
 def test_path_array_and_tensor_give_the_same_features(tmp_path):
-    photo = np.ascontiguousarray(data.astronaut()[:128, :160])
-    PillowImage.fromarray(photo).save(tmp_path / "a b ü.png")
-    tensor = torch.from_numpy(photo).permute(2, 0, 1).float() / 255
+    image = np.ascontiguousarray(data.astronaut()[:128, :160])
+    PillowImage.fromarray(image).save(tmp_path / "a b ü.png")
+    tensor = torch.from_numpy(image).permute(2, 0, 1).float() / 255
     results = [
-        Sift().extract(source) for source in (tmp_path / "a b ü.png", str(tmp_path / "a b ü.png"), photo, tensor)
+        Sift().extract(source) for source in (tmp_path / "a b ü.png", str(tmp_path / "a b ü.png"), image, tensor)
     ]
     for other in results[1:]:
         assert np.array_equal(other.keypoints, results[0].keypoints)

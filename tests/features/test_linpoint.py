@@ -43,7 +43,7 @@ def extractor(file) -> LinPoint:
 
 
 @pytest.fixture(scope="module")
-def photo() -> np.ndarray:
+def image() -> np.ndarray:
     return np.ascontiguousarray(data.astronaut()[20:211, 120:301])  # sides that are no multiples of anything
 
 
@@ -56,8 +56,8 @@ def test_it_is_small(net, file):
     assert file.stat().st_size <= 2_000_000
 
 
-def test_features_are_as_promised(extractor, photo):
-    found = extractor.extract(photo, max_keypoints=200)
+def test_features_are_as_promised(extractor, image):
+    found = extractor.extract(image, max_keypoints=200)
     assert found.kind == "linpoint" and found.descriptors.shape == (200, DIM)
     assert found.scales is None and found.oris is None
     assert np.allclose(np.linalg.norm(found.descriptors, axis=1), 1, atol=1e-5)
@@ -67,20 +67,20 @@ def test_features_are_as_promised(extractor, photo):
     assert (found.keypoints % 1 > 0).mean() > 0.9  # between pixels
 
 
-def test_the_strongest_are_the_first_of_all(extractor, photo):
-    few, many = (extractor.extract(photo, max_keypoints=n) for n in (20, 100_000))
+def test_the_strongest_are_the_first_of_all(extractor, image):
+    few, many = (extractor.extract(image, max_keypoints=n) for n in (20, 100_000))
     assert len(many) > 300
     np.testing.assert_array_equal(few.keypoints, many.keypoints[:20])
     np.testing.assert_allclose(few.descriptors, many.descriptors[:20], atol=1e-6)
 
 
-def test_mask_comes_before_the_choice_of_the_strongest(extractor, photo):
-    mask = np.zeros(photo.shape[:2], np.bool_)
+def test_mask_comes_before_the_choice_of_the_strongest(extractor, image):
+    mask = np.zeros(image.shape[:2], np.bool_)
     mask[40:120, 60:150] = True
-    few = extractor.extract(photo, max_keypoints=30, mask=mask)
+    few = extractor.extract(image, max_keypoints=30, mask=mask)
     assert len(few) == 30
     assert (few.keypoints > [60 - RADIUS, 40 - RADIUS]).all() and (few.keypoints < [149 + RADIUS, 119 + RADIUS]).all()
-    assert len(extractor.extract(photo, mask=np.zeros_like(mask))) == 0
+    assert len(extractor.extract(image, mask=np.zeros_like(mask))) == 0
 
 
 @torch.inference_mode()
@@ -96,17 +96,15 @@ def assert_same(one, other):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=0)  # sums round differently
 
 
-def test_an_image_in_a_batch_is_as_alone(net, photo):
-    other = np.ascontiguousarray(photo[::-1, ::-1])
-    size = ImageSize(photo.shape[1], photo.shape[0])
-    for number, image in enumerate((photo, other)):
-        assert_same(
-            found_in(net, as_batch(photo, other), [size] * 2, number), found_in(net, as_batch(image), [size], 0)
-        )
+def test_an_image_in_a_batch_is_as_alone(net, image):
+    other = np.ascontiguousarray(image[::-1, ::-1])
+    size = ImageSize(image.shape[1], image.shape[0])
+    for number, one in enumerate((image, other)):
+        assert_same(found_in(net, as_batch(image, other), [size] * 2, number), found_in(net, as_batch(one), [size], 0))
 
 
-def test_whatever_pads_an_image_changes_nothing(net, photo):
-    images = [photo, np.ascontiguousarray(photo[:97, :130]), np.ascontiguousarray(photo[:64, :160])]
+def test_whatever_pads_an_image_changes_nothing(net, image):
+    images = [image, np.ascontiguousarray(image[:97, :130]), np.ascontiguousarray(image[:64, :160])]
     sizes = [ImageSize(image.shape[1], image.shape[0]) for image in images]
     noise = torch.rand(3, 1, 300, 333, generator=torch.Generator().manual_seed(0))
     for number, (image, size) in enumerate(zip(images, sizes, strict=True)):
@@ -159,8 +157,8 @@ def test_tiny_and_odd_images_work(extractor, shape):
     assert (found.keypoints >= 0).all() and (found.keypoints <= np.array(shape[::-1]) - 1).all()
 
 
-def test_grey_images_are_their_own_colour(extractor, photo):
-    grey = np.ascontiguousarray(photo[..., 1])
+def test_grey_images_are_their_own_colour(extractor, image):
+    grey = np.ascontiguousarray(image[..., 1])
     one, three = (extractor.extract(image, 100) for image in (grey, np.repeat(grey[..., None], 3, axis=2)))
     np.testing.assert_array_equal(one.keypoints, three.keypoints)
 
@@ -177,10 +175,10 @@ def test_noise_is_no_trouble(extractor):
     assert 0 < len(found) <= 1000 and np.isfinite(found.descriptors).all()
 
 
-def test_folding_the_normalisation_changes_nothing(extractor, file, photo):
+def test_folding_the_normalisation_changes_nothing(extractor, file, image):
     with torch.inference_mode():
-        plain = linpoint.load_linpoint(file).eval()(as_batch(photo))
-        folded = extractor.net(as_batch(photo))
+        plain = linpoint.load_linpoint(file).eval()(as_batch(image))
+        folded = extractor.net(as_batch(image))
     for a, b in zip(plain, folded, strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 

@@ -78,11 +78,11 @@ def test_descriptors_survive_rounding():
     assert root_sift_from_bytes(np.zeros((1, 128), np.uint8)).tolist() == [[0.0] * 128]
 
 
-def test_colmaps_own_sift_is_what_opencv_finds(tmp_path, photos, pair):
+def test_colmaps_own_sift_is_what_opencv_finds(tmp_path, images, pair):
     options = pycolmap.FeatureExtractionOptions()
     options.num_threads, options.use_gpu = 1, False
     pycolmap.logging.minloglevel = pycolmap.logging.ERROR.value
-    pycolmap.extract_features(tmp_path / "database.db", photos[0].parent, ["a.png"], extraction_options=options)
+    pycolmap.extract_features(tmp_path / "database.db", images[0].parent, ["a.png"], extraction_options=options)
     with open_database(tmp_path / "database.db") as database:
         theirs = read_features(database, read_images(database)["a.png"])
     ours = make_extractor("sift", None, "cpu").extract(pair.image0, 8192, None)

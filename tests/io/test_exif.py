@@ -1,4 +1,4 @@
-"""Headers of photographs as cameras write them, and as they should not."""
+"""Headers of images as cameras write them, and as they should not."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_size_of_what_pillow_cannot_read_is_decoded_or_refused(tmp_path, monkeyp
     path = save(tmp_path / "a.jpg")
     monkeypatch.setattr("linglue.io.exif.read_exif", lambda path: None)
     assert upright_size(path) == (60, 40)
-    (tmp_path / "text.jpg").write_text("no photograph")
+    (tmp_path / "text.jpg").write_text("no image")
     with pytest.raises(LinGlueError, match=r"text\.jpg: not an image"):
         upright_size(tmp_path / "text.jpg")
 
@@ -82,7 +82,7 @@ def test_nonsense_is_as_good_as_nothing(tmp_path, tags, part):
     assert read_exif(save(tmp_path / "a.jpg", tags, part)) == Exif(ImageSize(60, 40), UPRIGHT)
 
 
-def test_gps_of_a_photograph(tmp_path):
+def test_gps_of_a_image(tmp_path):
     path = gps_image(tmp_path / "a b.jpg", (48, 51, 29.6), (2, 17, 40.2))
     assert gps_of(path) == pytest.approx((48.858222, 2.294500), abs=1e-6)
 
@@ -98,8 +98,8 @@ def test_decimal_degrees_and_minutes(tmp_path):
     )
 
 
-def test_photographs_without_a_usable_position(tmp_path):
-    (tmp_path / "text.jpg").write_text("no photograph")
+def test_images_without_a_usable_position(tmp_path):
+    (tmp_path / "text.jpg").write_text("no image")
     assert gps_of(gps_image(tmp_path / "none.jpg")) is None
     assert gps_of(gps_image(tmp_path / "zero.jpg", (0, 0, 0), (0, 0, 0))) is None
     assert gps_of(gps_image(tmp_path / "beyond.jpg", (95, 0, 0), (2, 0, 0))) is None

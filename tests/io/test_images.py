@@ -14,12 +14,12 @@ from linglue.io.images import as_image, read_image, read_mask, read_with_mask, s
 
 
 @pytest.fixture
-def photo() -> np.ndarray:
+def image() -> np.ndarray:
     return np.ascontiguousarray(data.astronaut()[:96, :128])
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_rotation_is_applied(tmp_path, photo, orientation):
+def test_exif_rotation_is_applied(tmp_path, image, orientation):
     stored_from_upright = {
         1: lambda a: a,
         2: lambda a: a[:, ::-1],
@@ -30,13 +30,13 @@ def test_exif_rotation_is_applied(tmp_path, photo, orientation):
         7: lambda a: a[::-1, ::-1].transpose(1, 0, 2),
         8: lambda a: np.rot90(a, -1),
     }
-    stored = PillowImage.fromarray(np.ascontiguousarray(stored_from_upright[orientation](photo)))
+    stored = PillowImage.fromarray(np.ascontiguousarray(stored_from_upright[orientation](image)))
     exif = stored.getexif()
     exif[274] = orientation
     stored.save(tmp_path / "turned.jpg", exif=exif, quality=98, subsampling=0)
     read = read_image(tmp_path / "turned.jpg")
-    assert read.shape == photo.shape
-    assert np.abs(read.astype(int) - photo).mean() < 2
+    assert read.shape == image.shape
+    assert np.abs(read.astype(int) - image).mean() < 2
 
 
 def test_channel_order_is_rgb(tmp_path):
@@ -59,16 +59,16 @@ def test_sixteen_bits_are_scaled_to_eight(tmp_path):
     assert np.abs(read_image(tmp_path / "deep.png")[..., 0].astype(float) - ramp / 257).max() <= 1
 
 
-def test_transparency_is_dropped(tmp_path, photo):
-    rgba = np.dstack([photo, np.full(photo.shape[:2], 77, np.uint8)])
+def test_transparency_is_dropped(tmp_path, image):
+    rgba = np.dstack([image, np.full(image.shape[:2], 77, np.uint8)])
     PillowImage.fromarray(rgba).save(tmp_path / "see through.png")
-    assert np.array_equal(read_image(tmp_path / "see through.png"), photo)
+    assert np.array_equal(read_image(tmp_path / "see through.png"), image)
 
 
 @pytest.mark.parametrize("name", ["with space.png", "Übergröße ✓.png", "写真.png", "no_extension"])
-def test_any_name_works(tmp_path, photo, name):
-    PillowImage.fromarray(photo).save(tmp_path / name, format="png")
-    assert np.array_equal(read_image(tmp_path / name), photo)
+def test_any_name_works(tmp_path, image, name):
+    PillowImage.fromarray(image).save(tmp_path / name, format="png")
+    assert np.array_equal(read_image(tmp_path / name), image)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_tiny_images_are_refused_by_size(tmp_path):
         as_image(np.zeros((1, 1, 3), np.uint8))
 
 
-def test_arrays_and_tensors_mean_the_same_image(photo):
-    tensor = torch.from_numpy(photo).permute(2, 0, 1).float() / 255
-    grey = to_grey(photo)
-    assert np.array_equal(as_image(photo), photo)
-    assert np.array_equal(as_image(tensor), photo)
+def test_arrays_and_tensors_mean_the_same_image(image):
+    tensor = torch.from_numpy(image).permute(2, 0, 1).float() / 255
+    grey = to_grey(image)
+    assert np.array_equal(as_image(image), image)
+    assert np.array_equal(as_image(tensor), image)
     for flat in (grey, grey[..., None], torch.from_numpy(grey).float() / 255):
         assert np.array_equal(as_image(flat), np.repeat(grey[..., None], 3, axis=2))
 
@@ -123,10 +123,10 @@ def test_mask_file_allows_where_not_black(tmp_path):
     assert np.array_equal(read_mask(tmp_path / "mask.png"), drawn > 0)
 
 
-def test_shrink_never_enlarges(photo):
-    assert shrink(photo, 1000) is photo
-    assert shrink(photo, None) is photo
-    assert shrink(photo, 64).shape == (48, 64, 3)
+def test_shrink_never_enlarges(image):
+    assert shrink(image, 1000) is image
+    assert shrink(image, None) is image
+    assert shrink(image, 64).shape == (48, 64, 3)
 
 
 def test_resizing_keeps_the_corners_of_the_image():
@@ -137,18 +137,18 @@ def test_resizing_keeps_the_corners_of_the_image():
 
 
 @pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
-def test_the_bits_in_use_of_16_decide_what_is_white(tmp_path, photo, bits):
-    photo[0, 0] = 255
-    cv2.imwrite(str(tmp_path / "deep.png"), photo[..., ::-1].astype(np.uint16) << (bits - 8))
-    assert np.array_equal(read_image(tmp_path / "deep.png"), photo)
+def test_the_bits_in_use_of_16_decide_what_is_white(tmp_path, image, bits):
+    image[0, 0] = 255
+    cv2.imwrite(str(tmp_path / "deep.png"), image[..., ::-1].astype(np.uint16) << (bits - 8))
+    assert np.array_equal(read_image(tmp_path / "deep.png"), image)
 
 
 @pytest.mark.parametrize("suffix", [".gif", ".avif"])
-def test_formats_that_pillow_reads(tmp_path, photo, suffix):
+def test_formats_that_pillow_reads(tmp_path, image, suffix):
     if suffix not in PillowImage.registered_extensions():
         pytest.skip("Pillow without it")
-    PillowImage.fromarray(photo).save(tmp_path / f"photo{suffix}")
-    assert np.abs(read_image(tmp_path / f"photo{suffix}").astype(int) - photo).mean() < 12  # GIF has 256 colours
+    PillowImage.fromarray(image).save(tmp_path / f"image{suffix}")
+    assert np.abs(read_image(tmp_path / f"image{suffix}").astype(int) - image).mean() < 12  # GIF has 256 colours
 
 
 def test_heic_without_its_reader_names_it(tmp_path):
@@ -159,12 +159,12 @@ def test_heic_without_its_reader_names_it(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".png", ".webp"])
 def test_transparent_areas_are_masked(tmp_path, suffix):
-    photo = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 255, (96, 128, 3), np.uint8), (0, 0), 2)
-    alpha = np.full(photo.shape[:2], 255, np.uint8)
+    image = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 255, (96, 128, 3), np.uint8), (0, 0), 2)
+    alpha = np.full(image.shape[:2], 255, np.uint8)
     alpha[:, :64] = 0
-    PillowImage.fromarray(np.dstack([photo, alpha])).save(tmp_path / f"a{suffix}", lossless=True)
+    PillowImage.fromarray(np.dstack([image, alpha])).save(tmp_path / f"a{suffix}", lossless=True)
     image, usable = read_with_mask(tmp_path / f"a{suffix}")
-    assert image.shape == photo.shape and usable is not None and np.array_equal(usable, alpha > 0)
+    assert image.shape == image.shape and usable is not None and np.array_equal(usable, alpha > 0)
     mask = np.zeros_like(alpha)
     mask[:40] = 255
     cv2.imwrite(str(tmp_path / "mask.png"), mask)
@@ -173,14 +173,14 @@ def test_transparent_areas_are_masked(tmp_path, suffix):
     assert len(keypoints) > 0 and keypoints[:, 0].min() > 63
 
 
-def test_opaque_images_have_no_mask(tmp_path, photo):
-    PillowImage.fromarray(photo).convert("RGBA").save(tmp_path / "a.png")
+def test_opaque_images_have_no_mask(tmp_path, image):
+    PillowImage.fromarray(image).convert("RGBA").save(tmp_path / "a.png")
     assert read_with_mask(tmp_path / "a.png")[1] is None
 
 
 @pytest.mark.parametrize("scale", [255.0, float("nan"), -1.0])
-def test_float_images_beyond_one_are_refused(photo, scale):
-    tensor = torch.from_numpy(photo).permute(2, 0, 1) / 255
+def test_float_images_beyond_one_are_refused(image, scale):
+    tensor = torch.from_numpy(image).permute(2, 0, 1) / 255
     with pytest.raises(LinGlueError, match=r"image tensor has values from .* expected 0 to 1"):
         as_image(tensor * scale)
-    assert np.array_equal(as_image(tensor), photo)
+    assert np.array_equal(as_image(tensor), image)

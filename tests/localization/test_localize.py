@@ -1,4 +1,4 @@
-"""A rendered room of which one photograph is left out and found again."""
+"""A rendered room of which one image is left out and found again."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from linglue.localization.localize import localize_queries, map_settings
 from linglue.localization.localizer import LocalizeConfig, Localizer
 from linglue.localization.queries import find_queries
 from linglue.sfm.workspace import Workspace
-from rendered import FOCAL, render, write_photos
+from rendered import FOCAL, render, write_images
 from rendered_map import KEYPOINTS, errors, intrinsics, pinhole, write_map
 
 pycolmap = pytest.importorskip("pycolmap")
@@ -131,19 +131,19 @@ def test_impossible_settings(wrong):
 
 
 def test_queries_of_a_folder_and_of_a_list(tmp_path):
-    write_photos(tmp_path / "photos", VIEWS[:2])
-    (tmp_path / "photos" / "broken.jpg").write_bytes(b"no picture")
-    (tmp_path / "photos" / ".hidden.jpg").write_bytes(b"no picture")
-    guessed, problems = find_queries(tmp_path / "photos", None, None)
+    write_images(tmp_path / "images", VIEWS[:2])
+    (tmp_path / "images" / "broken.jpg").write_bytes(b"no picture")
+    (tmp_path / "images" / ".hidden.jpg").write_bytes(b"no picture")
+    guessed, problems = find_queries(tmp_path / "images", None, None)
     assert [query.name for query in guessed] == [view.name for view in VIEWS[:2]]
     assert all(query.refine_camera for query in guessed)
     assert len(problems) == 1 and problems[0].startswith("broken.jpg: left out (not an image")
-    known, _ = find_queries(tmp_path / "photos", None, f"{FOCAL},{FOCAL},240,180")
+    known, _ = find_queries(tmp_path / "images", None, f"{FOCAL},{FOCAL},240,180")
     assert not any(query.refine_camera for query in known)
 
     names = tmp_path / "queries.txt"
     names.write_text("".join(f"{name} {intrinsics(VIEWS[0])}\n" for name in (VIEWS[0].name, "none.jpg")))
-    listed, problems = find_queries(names, tmp_path / "photos", None)
+    listed, problems = find_queries(names, tmp_path / "images", None)
     assert [query.name for query in listed] == [VIEWS[0].name] and not listed[0].refine_camera
     assert listed[0].camera.params.tolist() == pinhole(VIEWS[0]).params.tolist()
     assert problems == ["none.jpg: left out (no such image file)"]
@@ -166,9 +166,9 @@ class Counting:
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path, work, localizer):
-    photos, record = tmp_path / "photos", tmp_path / "poses.jsonl"
-    write_photos(photos, VIEWS[1:4])
-    queries, _ = find_queries(photos, None, f"{FOCAL},{FOCAL},240,180")
+    images, record = tmp_path / "images", tmp_path / "poses.jsonl"
+    write_images(images, VIEWS[1:4])
+    queries, _ = find_queries(images, None, f"{FOCAL},{FOCAL},240,180")
     settings = map_settings(Workspace(work), CONFIG, {})
     with pytest.raises(KeyboardInterrupt):
         localize_queries(queries, lambda: Counting(localizer, until=2), settings, record)

@@ -1,4 +1,4 @@
-"""Runs one reconstruction, killed again and again: killed_reconstruction.py PHOTOS WORK → kills and registered images.
+"""Runs one reconstruction, killed again and again: killed_reconstruction.py IMAGES WORK → kills and registered images.
 
 Each attempt is forked from this process, which has everything imported but never computed anything.
 """
@@ -22,13 +22,13 @@ from linglue.sfm.workspace import Workspace
 KILLS = 20
 
 
-def attempt(photos: Path, work: Path, seconds: float) -> bool:
+def attempt(images: Path, work: Path, seconds: float) -> bool:
     """Whether the run came to its end before it was killed."""
     child = os.fork()
     if child == 0:
         torch.set_num_threads(1)
         cv2.setNumThreads(1)
-        reconstruct(photos, Workspace(work), CONFIG)
+        reconstruct(images, Workspace(work), CONFIG)
         os._exit(0)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -44,10 +44,10 @@ def attempt(photos: Path, work: Path, seconds: float) -> bool:
 
 
 def main() -> None:
-    photos, work = (Path(argument) for argument in sys.argv[1:])
+    images, work = (Path(argument) for argument in sys.argv[1:])
     generator, kills = random.Random(0), 0
     # First too little time to finish on any machine; then ever more, so that slow ones are killed in every stage too.
-    while not attempt(photos, work, generator.uniform(0.02, 0.25 * max(1.0, 1.3 ** (kills - KILLS)))):
+    while not attempt(images, work, generator.uniform(0.02, 0.25 * max(1.0, 1.3 ** (kills - KILLS)))):
         kills += 1
     registered = read_summary(Workspace(work).summary).model.registered
     print(json.dumps({"kills": kills, "registered": registered}))

@@ -16,7 +16,7 @@ FOCAL_LENGTH, FOCAL_35MM = 0x920A, 0xA405
 
 
 class Folder:
-    """Photographs with their upright sizes."""
+    """Images with their upright sizes."""
 
     def __init__(self, root):
         self.root, self.paths, self.sizes = root, {}, {}
@@ -62,7 +62,7 @@ def test_a_focal_length_in_exif_is_a_prior(folder):
     assert cameras.given == frozenset() and cameras.problems == []
 
 
-def test_a_turned_photograph_has_the_camera_of_its_upright_size(folder):
+def test_a_turned_image_has_the_camera_of_its_upright_size(folder):
     folder.add("a.jpg", model="A", focal_35mm=35)
     folder.add("turned.jpg", model="A", focal_35mm=35, orientation=6)
     cameras = folder.assign()
@@ -203,7 +203,7 @@ def test_a_file_that_colmap_cannot_read_has_a_guessed_camera(tmp_path):
     assert not cameras.by_name["a.jpg"].has_prior_focal_length
 
 
-def test_no_photographs():
+def test_no_images():
     assert assign_cameras({}, {}, CameraConfig()).by_name == {}
 
 

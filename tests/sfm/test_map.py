@@ -1,4 +1,4 @@
-"""The cameras of the rendered room, and points in it that are seen without photographs: quick, with known truth."""
+"""The cameras of the rendered room, and points in it that are seen without images: quick, with known truth."""
 
 from itertools import combinations
 

@@ -1,4 +1,4 @@
-"""From photographs of known geometry to camera poses: accurate, tolerant of bad files, and immune to kill −9."""
+"""From images of known geometry to camera poses: accurate, tolerant of bad files, and immune to kill −9."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from linglue.sfm.reconstruct import ReconstructConfig, reconstruct
 from linglue.sfm.sparse_model import aligned_errors, read_model
 from linglue.sfm.store import MatchStore
 from linglue.sfm.workspace import Workspace
-from rendered import FOCAL, SIZE, render, write_photos
+from rendered import FOCAL, SIZE, render, write_images
 
 pytest.importorskip("pycolmap")
 
@@ -47,17 +47,17 @@ def matches_of(path: Path) -> dict:
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    return write_photos(tmp_path_factory.mktemp("photos"), render(VIEWS))
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("images"), render(VIEWS))
 
 
 @pytest.fixture(scope="module")
-def finished(photos, tmp_path_factory):
+def finished(images, tmp_path_factory):
     """One whole run with pictures, on one thread as the killed one, since threads may change last digits."""
     work, threads = Workspace(tmp_path_factory.mktemp("finished")), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return work, reconstruct(photos, work, replace(CONFIG, pictures=True))
+        return work, reconstruct(images, work, replace(CONFIG, pictures=True))
     finally:
         torch.set_num_threads(threads)
 
@@ -85,27 +85,27 @@ def test_everything_is_left_in_the_work_folder(finished):
     ]  # fmt: skip
 
 
-def test_a_second_run_redoes_nothing(photos, finished):
+def test_a_second_run_redoes_nothing(images, finished):
     work, first = finished
     before = {path: path.stat().st_mtime_ns for path in [*work.model.iterdir(), work.database, work.retrieval]}
-    again = reconstruct(photos, work, replace(CONFIG, pictures=True))
+    again = reconstruct(images, work, replace(CONFIG, pictures=True))
     assert again.model == first.model
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_changed_settings_change_the_model_and_keep_the_features(photos, finished, tmp_path):
+def test_changed_settings_change_the_model_and_keep_the_features(images, finished, tmp_path):
     work, first = finished
     other = Workspace(tmp_path / "work")
     subprocess.run(["cp", "-r", work.folder, other.folder], check=True)
     few = replace(CONFIG, pairs=PairsConfig("sequential", overlap=1, loop_every=0))
-    second = reconstruct(photos, other, few)
+    second = reconstruct(images, other, few)
     assert second.matched_pairs == VIEWS - 1 < first.matched_pairs
     assert matches_of(other.matches_file) == matches_of(work.matches_file)  # no pair was matched again
 
 
-def test_bad_files_are_a_line_each_and_the_rest_is_reconstructed(photos, tmp_path):
+def test_bad_files_are_a_line_each_and_the_rest_is_reconstructed(images, tmp_path):
     folder = tmp_path / "in"
-    subprocess.run(["cp", "-r", photos, folder], check=True)
+    subprocess.run(["cp", "-r", images, folder], check=True)
     room = folder / "room"
     first, second, third = sorted(room.iterdir())[:3]
     (room / "copy.png").write_bytes(first.read_bytes())
@@ -135,9 +135,9 @@ def test_bad_files_are_a_line_each_and_the_rest_is_reconstructed(photos, tmp_pat
     assert len(positions) == VIEWS and max(positions.values()) < 0.03
 
 
-def test_a_list_may_name_what_turned_out_useless(photos, tmp_path):
+def test_a_list_may_name_what_turned_out_useless(images, tmp_path):
     folder = tmp_path / "in"
-    subprocess.run(["cp", "-r", photos, folder], check=True)
+    subprocess.run(["cp", "-r", images, folder], check=True)
     (folder / "corrupt.jpg").write_bytes(b"\xff\xd8\xff\xe0 no more")
     names = [view.name for view in render(VIEWS)]
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 : i + 3]]
@@ -147,16 +147,16 @@ def test_a_list_may_name_what_turned_out_useless(photos, tmp_path):
     assert summary.matched_pairs == len(pairs)
 
 
-def test_one_photograph_is_not_enough(photos, tmp_path):
+def test_one_image_is_not_enough(images, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
-    (folder / "a.png").write_bytes(next(photos.rglob("*.png")).read_bytes())
+    (folder / "a.png").write_bytes(next(images.rglob("*.png")).read_bytes())
     with pytest.raises(LinGlueError, match="1 usable images, expected at least 2"):
         reconstruct(folder, Workspace(tmp_path / "work"), CONFIG)
 
 
-def test_two_processes_on_one_folder_both_succeed(photos, tmp_path):
-    command = [sys.executable, "-m", "linglue", "reconstruct", str(photos), "-o", str(tmp_path / "work"), "--json"]
+def test_two_processes_on_one_folder_both_succeed(images, tmp_path):
+    command = [sys.executable, "-m", "linglue", "reconstruct", str(images), "-o", str(tmp_path / "work"), "--json"]
     command += ["--max-keypoints", "400", "--workers", "1", "--pairs", "sequential", "--overlap", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(2)]
@@ -165,13 +165,13 @@ def test_two_processes_on_one_folder_both_succeed(photos, tmp_path):
     assert first["model"] == second["model"] and first["model"]["registered"] == VIEWS
 
 
-def test_killed_at_random_moments_it_ends_with_the_same_matches(photos, finished, tmp_path):
+def test_killed_at_random_moments_it_ends_with_the_same_matches(images, finished, tmp_path):
     """At least 20 kills in one reconstruction; what it runs in is forked from a process that has all modules loaded."""
     driver = Path(__file__).with_name("killed_reconstruction.py")
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     outcome = subprocess.run(
-        [sys.executable, str(driver), str(photos), str(tmp_path / "work")],
+        [sys.executable, str(driver), str(images), str(tmp_path / "work")],
         capture_output=True,
         text=True,
         env=environment,

@@ -1,4 +1,4 @@
-"""What is found in a folder of photographs."""
+"""What is found in a folder of images."""
 
 import os
 
@@ -52,7 +52,7 @@ def test_each_problem_is_a_line(tmp_path, store):
     assert found.notes == ["turned.jpg: rotated upright as its EXIF says"]
 
 
-def test_the_work_folder_may_lie_among_the_photographs(tmp_path, store):
+def test_the_work_folder_may_lie_among_the_images(tmp_path, store):
     write(tmp_path / "in" / "a.png")
     write(tmp_path / "in" / "work" / "pictures" / "model.png", 1)
     assert [p.name for p in scan_images(tmp_path / "in", store, besides=[tmp_path / "in" / "work"]).images] == ["a.png"]
@@ -83,7 +83,7 @@ def test_changed_content_is_noticed_untouched_is_not_read_again(tmp_path, store,
     assert scan_images(tmp_path / "in", store).images[0].sha256 != first
 
 
-def test_no_photograph_at_all(tmp_path, store):
+def test_no_image_at_all(tmp_path, store):
     with pytest.raises(LinGlueError, match="no such folder"):
         scan_images(tmp_path / "absent", store)
     (tmp_path / "in").mkdir()

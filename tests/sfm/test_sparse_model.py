@@ -93,8 +93,8 @@ def test_no_model_to_read(tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_colours_are_of_the_upright_photograph(tmp_path):
-    """A photograph whose file lies on its side: red above and blue below only when it is upright."""
+def test_colours_are_of_the_upright_image(tmp_path):
+    """A image whose file lies on its side: red above and blue below only when it is upright."""
     upright = np.zeros((80, 60, 3), dtype=np.uint8)
     upright[:40], upright[40:] = (250, 10, 10), (10, 10, 250)
     stored = Image.fromarray(cv2.rotate(upright, cv2.ROTATE_90_COUNTERCLOCKWISE))

@@ -13,7 +13,7 @@ NAMES = ("astronaut", "coffee", "chelsea", "rocket", "camera", "gravel", "brick"
 
 
 @pytest.fixture(scope="session")
-def photos() -> list[Image]:
+def images() -> list[Image]:
     return [as_image(getattr(skimage.data, name)()) for name in NAMES]
 
 

@@ -21,9 +21,9 @@ def test_what_is_left_out_has_its_default(tmp_path):
 
 
 def test_paths_start_at_the_file(tmp_path):
-    config = read_config(written(tmp_path, 'output = "here"\n[data]\nphotos = "p"\n'))
+    config = read_config(written(tmp_path, 'output = "here"\n[data]\nimages = "p"\n'))
     assert config.output == tmp_path / "here"
-    assert config.data.photos == tmp_path / "p"
+    assert config.data.images == tmp_path / "p"
 
 
 def test_lists_of_folders(tmp_path):
@@ -46,7 +46,7 @@ def test_lists_of_folders(tmp_path):
         ("[optimiser]\nbatch = 5\naccumulate = 2", ["batch", "5", "2"]),
         ("data = 3", ["data", "table"]),
         ('[data.sfm]\nheld_out = "a"', ["data.sfm.held_out", "list"]),
-        ("[data]\nphotos = 3", ["data.photos", "3", "text"]),
+        ("[data]\nimages = 3", ["data.images", "3", "text"]),
         ("[optimiser]\nrate = -1e-3", ["optimiser.rate", "-0.001", "greater than 0"]),
         ("[optimiser]\nrate = nan", ["optimiser.rate", "nan", "finite"]),
         ("[optimiser]\ndecay = 1.5", ["optimiser.decay", "1.5", "1"]),

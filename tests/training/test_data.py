@@ -22,12 +22,12 @@ TURN = np.array([[0.98, -0.17, 20.0], [0.17, 0.98, -10.0]], dtype=np.float32)
 def folder(tmp_path_factory) -> Path:
     """Images, and two scenes of two images with a teacher's labels."""
     base = tmp_path_factory.mktemp("data")
-    (base / "photos").mkdir()
+    (base / "images").mkdir()
     for name in ("astronaut", "rocket"):
         image = getattr(skimage.data, name)()
         for number in range(15):
             part = image[10 * number :, 5 * number :]
-            cv2.imwrite(str(base / "photos" / f"{name}{number}.png"), part[..., ::-1])
+            cv2.imwrite(str(base / "images" / f"{name}{number}.png"), part[..., ::-1])
     for name, load in SCENES.items():
         image = load()[..., ::-1]
         images, labels = base / "scenes" / name, base / "labels" / name
@@ -50,7 +50,7 @@ def folder(tmp_path_factory) -> Path:
 def config_of(folder: Path, **teacher: object) -> RunConfig:
     source = TeacherPairs(images=folder / "scenes", labels=folder / "labels")
     data = DataConfig(
-        photos=folder / "photos",
+        images=folder / "images",
         pairs=3,
         validation_pairs=2,
         keypoints=300,
@@ -117,8 +117,8 @@ def test_excluded_scenes_are_not_used_at_all(folder):
 
 
 def test_a_single_image_is_counted(folder, tmp_path):
-    (tmp_path / "photos").mkdir()
-    cv2.imwrite(str(tmp_path / "photos" / "a.png"), skimage.data.coffee())
+    (tmp_path / "images").mkdir()
+    cv2.imwrite(str(tmp_path / "images" / "a.png"), skimage.data.coffee())
     config = config_of(folder)
-    with pytest.raises(LinGlueError, match=r"photos: 1 images"):
-        prepare_data(replace(config, data=replace(config.data, photos=tmp_path / "photos")))
+    with pytest.raises(LinGlueError, match=r"images: 1 images"):
+        prepare_data(replace(config, data=replace(config.data, images=tmp_path / "images")))

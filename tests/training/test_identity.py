@@ -63,11 +63,11 @@ def test_every_layer_can_learn():
     assert all(gain.grad.abs().max() > 0 for gain in gains)
 
 
-def test_command_writes_weights(photos, tmp_path, monkeypatch, capsys):
-    folder = tmp_path / "photos"
+def test_command_writes_weights(images, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "images"
     folder.mkdir()
-    for number, photo in enumerate(photos[:2]):
-        cv2.imwrite(str(folder / f"{number}.jpg"), photo)
+    for number, image in enumerate(images[:2]):
+        cv2.imwrite(str(folder / f"{number}.jpg"), image)
     output = tmp_path / "identity.safetensors"
     monkeypatch.setattr(sys, "argv", ["identity", str(folder), "-o", str(output), "--preset", "pair"])
     main()

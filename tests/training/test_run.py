@@ -23,11 +23,11 @@ from linglue.training.run import check, own_device, train
 
 @pytest.fixture
 def config(tmp_path) -> RunConfig:
-    (tmp_path / "photos").mkdir()
+    (tmp_path / "images").mkdir()
     image = skimage.data.coffee()[..., ::-1]
     for number in range(40):
-        cv2.imwrite(str(tmp_path / "photos" / f"{number}.png"), image[number : number + 64, :64])
-    data = DataConfig(photos=tmp_path / "photos", pairs=4, validation_pairs=1, keypoints=128, workers=1)
+        cv2.imwrite(str(tmp_path / "images" / f"{number}.png"), image[number : number + 64, :64])
+    data = DataConfig(images=tmp_path / "images", pairs=4, validation_pairs=1, keypoints=128, workers=1)
     return RunConfig(output=tmp_path / "run", data=data, optimiser=OptimiserConfig(steps=1, batch=2))
 
 
@@ -35,7 +35,7 @@ def wrong(config: RunConfig, tmp_path: Path, what: str) -> RunConfig:
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
     data, network = config.data, config.network
     return {
-        "no images": lambda: replace(config, data=replace(data, photos=tmp_path / "none")),
+        "no images": lambda: replace(config, data=replace(data, images=tmp_path / "none")),
         "no front-end": lambda: replace(config, data=replace(data, features="magic")),
         "no weights": lambda: replace(
             config, data=replace(data, features="superpoint", extractor_weights=tmp_path / "none.pth")

@@ -31,7 +31,7 @@ output = "run"
 validate_every = 4
 checkpoint_every = 2
 [data]
-photos = "photos"
+images = "images"
 pairs = 12
 validation_pairs = 2
 keypoints = 512
@@ -53,12 +53,12 @@ rate = 1e-3
 def folder(tmp_path_factory) -> Path:
     """Images cut from those of scikit-image, and the features of a small run made from them."""
     base = tmp_path_factory.mktemp("train")
-    (base / "photos").mkdir()
+    (base / "images").mkdir()
     for name in ("astronaut", "coffee", "chelsea", "rocket", "brick", "grass", "gravel"):
         image = getattr(skimage.data, name)()
         image = image if image.ndim == 3 else cv2.cvtColor(image, cv2.COLOR_GRAY2RGB)
         for number, part in enumerate((image[:, :380], image[:, -380:], image[:300], image[-300:])):
-            cv2.imwrite(str(base / "photos" / f"{name}{number}.png"), part[..., ::-1])
+            cv2.imwrite(str(base / "images" / f"{name}{number}.png"), part[..., ::-1])
     (base / "run.toml").write_text(SETTINGS)
     prepare_data(read_config(base / "run.toml"))
     return base
@@ -187,7 +187,7 @@ def test_a_consensus_is_learned_alone_and_resumes_to_the_bit(folder):
     assert rows[-1]["homography/average_precision"] > rows[0]["homography/average_precision"]
     matcher = Matcher.for_features("sift", whole.weights)
     assert matcher.network.voting is not None
-    pair = [Sift().extract(folder / "photos" / f"astronaut{k}.png", 300) for k in (0, 1)]
+    pair = [Sift().extract(folder / "images" / f"astronaut{k}.png", 300) for k in (0, 1)]
     found = matcher.match(*pair)
     offset = found.points0 - found.points1
     assert len(found) > 10 and np.median(np.abs(offset - [132, 0]).max(axis=1)) < 2
@@ -212,7 +212,7 @@ def test_a_checkpoint_of_another_run_is_refused(folder, finished):
 
 def test_bad_configurations_end_in_one_line(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    (tmp_path / "run.toml").write_text('[data]\nphotos = "empty"\n')
+    (tmp_path / "run.toml").write_text('[data]\nimages = "empty"\n')
     assert main(["train", str(tmp_path / "run.toml")]) == 1
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists()

@@ -11,14 +11,14 @@ from linglue.viewer.pair import PairViewer
 
 
 @pytest.fixture(scope="module")
-def file(matcher, photos, tmp_path_factory):
+def file(matcher, images, tmp_path_factory):
     path = tmp_path_factory.mktemp("pair") / "matches.npz"
-    save_matches(path, matcher.match(*photos, max_keypoints=300))
+    save_matches(path, matcher.match(*images, max_keypoints=300))
     return path
 
 
-def test_matches_above_the_score_are_drawn(file, photos):
-    viewer = PairViewer(file, photos, port=0)
+def test_matches_above_the_score_are_drawn(file, images):
+    viewer = PairViewer(file, images, port=0)
     try:
         assert viewer._text.content.startswith(f"{len(viewer.matches)} of {len(viewer.matches)} matches")
         every = viewer.draw_matches()
@@ -31,6 +31,6 @@ def test_matches_above_the_score_are_drawn(file, photos):
         viewer.close()
 
 
-def test_other_images_are_refused(file, photos):
+def test_other_images_are_refused(file, images):
     with pytest.raises(LinGlueError, match="expected the image that was matched, 600x400"):
-        PairViewer(file, (photos[1], photos[0]), port=0)
+        PairViewer(file, (images[1], images[0]), port=0)

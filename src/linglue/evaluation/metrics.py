@@ -54,9 +54,9 @@ def repeatability(
     size1: tuple[int, int],
     threshold: float,
 ) -> float:
-    """Share of the keypoints seen in both images that have a keypoint of the other image at their place.
+    """Share of the keypoints seen in both images that have a keypoint of the other image at their position.
 
-    SuperPoint's definition: keypoints of either image whose true place lies inside the other one are counted, and of
+    SuperPoint's definition: keypoints of either image whose true position lies inside the other one are counted, and of
     those the ones with a keypoint at most `threshold` pixels away there; both ways added up.
 
     Args:
@@ -77,10 +77,10 @@ def repeatability(
         (forth, points0, points1, size1),
         (np.linalg.inv(forth), points1, points0, size0),
     ):
-        places = apply(homography, points)
-        places = places[((places >= 0) & (places <= np.array(size) - 1)).all(axis=1)]
-        seen += len(places)
-        if len(places) and len(others):
-            distance, _ = cKDTree(others).query(places)  # (K,)
+        positions = apply(homography, points)
+        positions = positions[((positions >= 0) & (positions <= np.array(size) - 1)).all(axis=1)]
+        seen += len(positions)
+        if len(positions) and len(others):
+            distance, _ = cKDTree(others).query(positions)  # (K,)
             repeated += int((distance <= threshold).sum())
     return repeated / max(1, seen)

@@ -76,7 +76,7 @@ def load_scene(scene: Path, max_gap: int = MAX_GAP) -> list[PosePair]:
     for pair in pairs:
         if np.linalg.norm(pair.one_from_zero.translation) < 1e-9:
             names = f"{pair.pair.image0.name} and {pair.pair.image1.name}"
-            raise LinGlueError(f"{scene}: {names} were taken from one place, expected pairs with a baseline")
+            raise LinGlueError(f"{scene}: {names} were taken from one position, expected pairs with a baseline")
     return pairs
 
 

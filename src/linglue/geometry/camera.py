@@ -69,7 +69,7 @@ class View:
 
     @property
     def centre(self) -> Array:
-        """(3,) the camera's place in the world."""
+        """(3,) the camera's position in the world."""
         return self.cam_from_world.centre
 
     @cached_property

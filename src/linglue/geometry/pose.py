@@ -38,7 +38,7 @@ class Pose:
 
     @classmethod
     def at(cls, rotation: Array, centre: Array) -> Pose:
-        """Of a camera whose place in the world is `centre`."""
+        """Of a camera whose position in the world is `centre`."""
         pose = cls(rotation, -rotation @ centre)
         pose.__dict__["centre"] = centre  # as given: computed back, it would be rounded
         return pose
@@ -56,7 +56,7 @@ class Pose:
 
     @cached_property
     def centre(self) -> Array:
-        """(3,) the camera's place in the world."""
+        """(3,) the camera's position in the world."""
         return -self.rotation.T @ self.translation
 
     @property

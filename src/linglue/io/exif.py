@@ -109,7 +109,7 @@ def _tags(image: PillowImage.Image) -> PillowImage.Exif:
 
 
 def _stored_size(image: PillowImage.Image, tags: PillowImage.Exif) -> ImageSize:
-    """Of TIFF files Pillow gives the upright size, since it turns them when it decodes; of others the stored one."""
+    """Of TIFF files Pillow gives the upright size, since it rotates them when it decodes; of others the stored one."""
     if image.format == "TIFF":
         return ImageSize(int(tags[ExifTags.Base.ImageWidth]), int(tags[ExifTags.Base.ImageLength]))
     return ImageSize(*image.size)

@@ -26,7 +26,7 @@ from linglue.types import Features, ImageSize
 if TYPE_CHECKING:
     import pycolmap
 
-SAME_PLACE = 0.01  # pixels by which keypoints of the model may differ from those of the features
+SAME_POSITION = 0.01  # pixels by which keypoints of the model may differ from those of the features
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,8 @@ def _check_same_keypoints(work: Workspace, image: pycolmap.Image, features: Feat
     same = image.num_points2D() == len(features)
     if same:
         rows = image.get_observation_point2D_idxs()
-        places = np.array([point.xy for point in image.get_observation_points2D()]).reshape(-1, 2)
-        same = bool(np.all(np.abs(places - colmap_from_pixel(features.keypoints[rows])) <= SAME_PLACE))
+        observed = np.array([point.xy for point in image.get_observation_points2D()]).reshape(-1, 2)
+        same = bool(np.all(np.abs(observed - colmap_from_pixel(features.keypoints[rows])) <= SAME_POSITION))
     if not same:
         raise LinGlueError(
             f"{work.model}: {image.name!r} has other keypoints than in {work.features_file.name}, expected a model "

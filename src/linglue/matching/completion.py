@@ -2,7 +2,7 @@
 
 Every accepted match predicts where the keypoints around it must be in the other image; a keypoint takes the median of
 what its nearest accepted matches say. An accepted match that is elsewhere is dropped. A keypoint without a match takes,
-among the keypoints close to the predicted place in both directions, the one with the closest descriptor: repeated
+among the keypoints close to the predicted position in both directions, the one with the closest descriptor: repeated
 structure, where the nearest descriptor of all is the wrong window of a facade, is no obstacle here.
 """
 
@@ -29,9 +29,9 @@ class CompletionConfig:
     anchors: int = 8  # accepted matches a prediction is the median of
     min_anchors: int = 5  # fewer make no prediction
     reach: float = 2.0  # how far an anchor may be
-    outlier: float = 0.15  # an accepted match further from its predicted place is dropped …
+    outlier: float = 0.15  # an accepted match further from its predicted position is dropped …
     outlier_bare: float = 0.25  # … where features lack scale or orientation: those are placed less exactly
-    tolerance: float = 0.06  # between the predicted place and the keypoint of a new match …
+    tolerance: float = 0.06  # between the predicted position and the keypoint of a new match …
     tolerance_bare: float = 0.1  # … where features lack scale or orientation
     diameters: float = 1.0  # the same in diameters of the keypoints, where features have scales
     max_rotation: float = np.radians(40)  # between a new match and the local map, where features have orientations
@@ -46,12 +46,12 @@ class CompletionConfig:
 
 @dataclass(frozen=True)
 class Guide:
-    """For every keypoint of both images: the place in the other image, in units of its R, and the map around it."""
+    """For every keypoint of both images: the position in the other image, in units of its R, and the map around it."""
 
     points0: Array  # (N, 2) the keypoints themselves, in units of R
     points1: Array  # (M, 2)
-    place1: Array  # (N, 2) where those of image 0 are in image 1; NaN where too few anchors are near
-    place0: Array  # (M, 2)
+    position1: Array  # (N, 2) where those of image 0 are in image 1; NaN where too few anchors are near
+    position0: Array  # (M, 2)
     map1: Array  # (N, 2, 2) from image 0 to image 1, per pixel
     map0: Array  # (M, 2, 2) and back
     taken0: NDArray[np.bool_]  # (N,) keypoints of accepted matches
@@ -59,8 +59,8 @@ class Guide:
 
     def error(self, i: NDArray[np.int64], j: NDArray[np.int64]) -> Array:
         """(E,) how far pairs (i, j) are from the prediction, the larger of both directions; NaN without one."""
-        error1 = np.linalg.norm(self.place1[i] - self.points1[j], axis=1)
-        error0 = np.linalg.norm(self.place0[j] - self.points0[i], axis=1)
+        error1 = np.linalg.norm(self.position1[i] - self.points1[j], axis=1)
+        error0 = np.linalg.norm(self.position0[j] - self.points0[i], axis=1)
         return np.maximum(error0, error1)
 
 
@@ -82,10 +82,10 @@ def predict(
     index = np.where(np.isfinite(distance), index, 0)
     moved = anchors1[index] + np.einsum("nkij,nkj->nki", maps[index], points[:, None] - anchors0[index])  # (N, k, 2)
     enough = near.sum(1) >= config.min_anchors  # (N,)
-    place = np.full(points.shape, np.nan)
-    place[enough] = _median(moved[enough], near[enough])
+    position = np.full(points.shape, np.nan)
+    position[enough] = _median(moved[enough], near[enough])
     nearest = np.take_along_axis(index, near.argmax(1)[:, None], axis=1)[:, 0]  # (N,)
-    return place, maps[nearest]
+    return position, maps[nearest]
 
 
 def _median(values: Array, valid: NDArray[np.bool_]) -> Array:
@@ -106,9 +106,9 @@ def make_guide(view0: View, view1: View, accepted: LocalMatches, config: Complet
     own0[pairs[:, 0]] = own1[pairs[:, 1]] = np.arange(len(pairs))
     anchors0, anchors1 = points0[pairs[:, 0]], points1[pairs[:, 1]]
     unit = radius0 / radius1  # maps are per pixel, points here in units of R
-    place1, map1 = predict(points0, anchors0, anchors1, maps * unit, own0, config)
-    place0, map0 = predict(points1, anchors1, anchors0, back / unit, own1, config)
-    return Guide(points0, points1, place1, place0, map1 / unit, map0 * unit, own0 >= 0, own1 >= 0)
+    position1, map1 = predict(points0, anchors0, anchors1, maps * unit, own0, config)
+    position0, map0 = predict(points1, anchors1, anchors0, back / unit, own1, config)
+    return Guide(points0, points1, position1, position0, map1 / unit, map0 * unit, own0 >= 0, own1 >= 0)
 
 
 def drop_outliers(view0: View, view1: View, accepted: LocalMatches, config: CompletionConfig) -> LocalMatches:
@@ -138,9 +138,9 @@ def _agrees(
 def _candidates(
     view0: View, view1: View, guide: Guide, config: CompletionConfig
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All (i, j) of unmatched keypoints that are at each other's predicted place, rotated and scaled accordingly."""
-    rows = np.flatnonzero(np.isfinite(guide.place1).all(1) & ~guide.taken0)
-    found = cKDTree(guide.points1).query_ball_point(guide.place1[rows], config.tolerance)
+    """All (i, j) of unmatched keypoints that are at each other's predicted position, rotated and scaled accordingly."""
+    rows = np.flatnonzero(np.isfinite(guide.position1).all(1) & ~guide.taken0)
+    found = cKDTree(guide.points1).query_ball_point(guide.position1[rows], config.tolerance)
     i = np.repeat(rows, [len(f) for f in found])
     j = np.concatenate([*found, []]).astype(np.int64)
     limit: float | Array = config.tolerance

@@ -24,12 +24,12 @@ _GEOGRAPHIC = (("name", "lat", "lon"), ("name", "lat", "lon", "alt"))
 
 def exif_positions(images: Mapping[str, Path]) -> Positions:
     """Positions of the images (path by name) that carry GPS coordinates, see `metric_positions`."""
-    places = {}
+    located = {}
     for name, path in images.items():
         exif = read_exif(path)
         if exif is not None and exif.gps is not None:
-            places[name] = exif.gps
-    return metric_positions(places)
+            located[name] = exif.gps
+    return metric_positions(located)
 
 
 def read_positions(path: str | Path) -> Positions:
@@ -72,16 +72,16 @@ def read_positions(path: str | Path) -> Positions:
     return metric_positions({name: (numbers[0], numbers[1]) for name, numbers in values.items()})
 
 
-def metric_positions(places: Mapping[str, LatLon]) -> Positions:
-    """East, north and up in metres from the first place by name.
+def metric_positions(located: Mapping[str, LatLon]) -> Positions:
+    """East, north and up in metres from the first image by name.
 
     Altitude is taken as zero: it is missing in many images and off by tens of metres in others.
     """
-    if not places:
+    if not located:
         return {}
     pycolmap = need("pycolmap", "pairs from GPS coordinates")
-    names = sorted(places)
-    lat_lon_alt = np.array([(*places[name], 0.0) for name in names])  # (N, 3)
+    names = sorted(located)
+    lat_lon_alt = np.array([(*located[name], 0.0) for name in names])  # (N, 3)
     enu = pycolmap.GPSTransform().ellipsoid_to_enu(lat_lon_alt, *lat_lon_alt[0])  # (N, 3)
     return dict(zip(names, np.asarray(enu), strict=True))
 
@@ -101,7 +101,7 @@ def position_pairs(positions: Mapping[str, NDArray[np.float64]], top: int, radiu
     _, nearest = cKDTree(points).query(points, k=top + 1, distance_upper_bound=radius)  # (N, top + 1), N where none
     pairs = set()
     for i, row in enumerate(nearest):
-        others = [j for j in row if j != i and j < len(names)]  # at one place the image itself need not come first
+        others = [j for j in row if j != i and j < len(names)]  # at one position the image itself need not come first
         pairs |= {make_pair(names[i], names[j]) for j in others[:top]}
     return sorted(pairs)
 

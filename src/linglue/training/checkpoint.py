@@ -78,10 +78,10 @@ def read_checkpoint(
         state = torch.load(path, map_location=device, weights_only=True)  # never runs code
     except Exception as error:  # truncated and hostile files raise nearly anything
         raise LinGlueError(f"{path}: not a readable checkpoint; remove it to start again") from error
-    entries = {**dict.fromkeys(PARTS, dict), **NUMBERS}
+    entries = {**dict.fromkeys((*PARTS, "settings"), dict), **NUMBERS}
     if not isinstance(state, dict) or any(not isinstance(state.get(name), kind) for name, kind in entries.items()):
         raise LinGlueError(f"{path}: not a checkpoint of a training, expected {', '.join(entries)}; remove it")
-    known = _settings(state, settings)
+    known = state["settings"]
     different = [name for name in settings if known.get(name) != settings[name]]
     if different:
         raise LinGlueError(
@@ -107,14 +107,6 @@ def restore(trainer: Resumable, state: Mapping[str, Any], path: Path) -> None:
         raise LinGlueError(f"{path}: does not fit this network; choose another output or remove it") from error
     for name in NUMBERS:
         setattr(trainer, name, state[name])
-
-
-def _settings(state: Mapping[str, Any], expected: Mapping[str, str]) -> Mapping[str, Any]:
-    """Earlier versions kept one text (`run`) of a network's training, and nothing of the first front-ends'."""
-    if "run" in state:
-        return dict.fromkeys(expected, state["run"])
-    found = state.get("settings", expected)
-    return found if isinstance(found, dict) else {}
 
 
 def _finite(state: dict[str, Any]) -> bool:

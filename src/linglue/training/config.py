@@ -60,7 +60,7 @@ class MegaDepthPairs:
 class DataConfig:
     """Where training pairs come from. Relative paths start at the configuration file."""
 
-    photos: Path = Path("photos")  # folder of images; a tenth is held out for validation
+    images: Path = Path("images")  # folder of images; a tenth is held out for validation
     features: str = "sift"  # front-end
     extractor_weights: Path | None = None
     pairs: Count = 10_000  # made once and kept in the run's folder

@@ -110,9 +110,9 @@ def prepare_data(config: RunConfig, engine: Engine | None = None) -> tuple[Featu
 
 def split_images(data: DataConfig) -> tuple[ImageSet, ImageSet]:
     """The images to make training pairs of, and those for validation."""
-    training, held_out = ImageSet.in_folder(data.photos).split(HELD_OUT)
+    training, held_out = ImageSet.in_folder(data.images).split(HELD_OUT)
     if len(training) < 4 or len(held_out) < 2:
-        raise LinGlueError(f"{data.photos}: {len(training) + len(held_out)} images, expected at least about 30")
+        raise LinGlueError(f"{data.images}: {len(training) + len(held_out)} images, expected at least about 30")
     return training, held_out
 
 

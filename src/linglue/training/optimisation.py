@@ -31,39 +31,19 @@ def schedule(optimiser: torch.optim.Optimizer, rate: float, factor: Callable[[in
     return LambdaLR(optimiser, factor, last_epoch=step - 1)
 
 
-def kept(average: float, step: int) -> float:
-    """How much of the past an exponential average keeps at its `step`: a young one keeps less than `average`."""
-    return min(average, step / (step + YOUNG))
-
-
 def averaged(network: nn.Module, average: float) -> AveragedModel:
-    """The exponential average of a network over the steps; the start counts as the first of them.
+    """The exponential average of a network over the steps, its statistics included; the start counts as the first.
 
     Args:
         network: is copied; `update_parameters(network)` adds a step.
-        average: what a grown-up average keeps of the past per step.
+        average: what a grown-up average keeps of the past per step; a young one keeps less.
     """
 
     def mix(slow: Tensor, fast: Tensor, step: Tensor | int) -> Tensor:
-        return torch.lerp(slow, fast, 1 - kept(average, int(step)))
+        if not slow.is_floating_point():  # a count
+            return fast
+        return torch.lerp(slow, fast, 1 - min(average, int(step) / (int(step) + YOUNG)))
 
-    model = AveragedModel(network, avg_fn=mix)
+    model = AveragedModel(network, avg_fn=mix, use_buffers=True)
     model.n_averaged.fill_(1)
     return model
-
-
-@torch.no_grad()
-def mix_in(slow: nn.Module, fast: nn.Module, keep: float) -> None:
-    """Move all numbers of `slow` towards those of `fast`, its statistics (buffers) included; whole numbers are copied.
-
-    Args:
-        slow: an average of networks like `fast`; is changed.
-        fast: the network after a step.
-        keep: see `kept`.
-    """
-    newest = fast.state_dict()
-    for name, value in slow.state_dict().items():
-        if value.is_floating_point():
-            value.lerp_(newest[name], 1 - keep)
-        else:
-            value.copy_(newest[name])

@@ -70,19 +70,19 @@ def _rebased(value: Any, given: Any, folder: Path) -> Any:
 def _line(error: ValidationError, kind: type) -> str:
     """The first of pydantic's complaints in our words: entry, value, expectation."""
     first = error.errors(include_url=False)[0]
-    place = [str(part) for part in first["loc"][1:]]
-    name, reason = ".".join(place), str(first["type"])
+    where = [str(part) for part in first["loc"][1:]]
+    name, reason = ".".join(where), str(first["type"])
     if reason in ("unexpected_keyword_argument", "extra_forbidden"):
-        return f"unknown entry {name}, expected {', '.join(_known(kind, place[:-1]))}"
+        return f"unknown entry {name}, expected {', '.join(_known(kind, where[:-1]))}"
     if reason in ("dataclass_type", "dataclass_exact_type"):
         return f"{name} is {first['input']!r}, expected a table [{name}]"
     words = WORDS.get(reason) or first["msg"].removeprefix("Input should be ").replace("'", "")
     return f"{name} is {first['input']!r}, expected {words}"
 
 
-def _known(kind: type, place: list[str]) -> list[str]:
-    """The entries of the table at `place`."""
-    for name in place:
+def _known(kind: type, where: list[str]) -> list[str]:
+    """The entries of the table at `where`."""
+    for name in where:
         kind = get_type_hints(kind).get(name, kind)
         if not is_dataclass(kind):
             return []

@@ -8,7 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from skimage import data as photos
+from skimage import data as images
 
 from linglue import evaluation
 from linglue.cli import eval as command
@@ -27,7 +27,7 @@ SIZE = ImageSize(400, 300)
 
 def write_data_set(root: Path) -> Path:
     """One viewpoint and one illumination sequence of three images each."""
-    image = cv2.resize(photos.astronaut(), SIZE, interpolation=cv2.INTER_AREA)[..., ::-1]
+    image = cv2.resize(images.astronaut(), SIZE, interpolation=cv2.INTER_AREA)[..., ::-1]
     views = {
         2: np.array([[0.95, 0.10, 5], [-0.08, 0.97, 20], [5e-5, 2e-5, 1]]),
         3: np.array([[0.80, -0.25, 60], [0.22, 0.85, -10], [1e-4, -5e-5, 1]]),

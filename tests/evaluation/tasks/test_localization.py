@@ -18,7 +18,7 @@ from linglue.geometry.pose import Pose
 from linglue.io.poses import read_poses, write_poses
 from linglue.localization.absolute_pose import PoseEstimate
 from linglue.sfm.workspace import Workspace
-from rendered import render, write_photos
+from rendered import render, write_images
 from rendered_map import intrinsics, truth, write_map
 
 pycolmap = pytest.importorskip("pycolmap")
@@ -36,7 +36,7 @@ def scene(tmp_path_factory) -> Path:
     """EPFL's layout: images/ and gt/."""
     folder = tmp_path_factory.mktemp("scenes") / "röom 1"
     (folder / "gt").mkdir(parents=True)
-    write_photos(folder, VIEWS)
+    write_images(folder, VIEWS)
     (folder / "room").rename(folder / "images")
     for view in VIEWS:
         pose, size = truth(view), view.camera.size
@@ -51,7 +51,7 @@ def aachen(tmp_path_factory) -> Path:
     """The layout of Aachen v1.1: three images in the reference model, a query by day and one at night."""
     folder = tmp_path_factory.mktemp("aachen") / "aachen"
     images = folder / "images" / "images_upright"
-    write_photos(images, VIEWS)
+    write_images(images, VIEWS)
     write_map(folder / "map", (VIEWS[0], VIEWS[2], VIEWS[4]))
     (folder / "3D-models").mkdir()
     shutil.move(folder / "map" / "model", folder / "3D-models" / "aachen_v_1_1")

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
-from skimage import data as photos
+from skimage import data as images
 
 from linglue.cli import eval as command
 from linglue.errors import LinGlueError
@@ -111,7 +111,7 @@ def scene(tmp_path: Path) -> Path:
     root = tmp_path / "motorcycle"
     (root / "images").mkdir(parents=True)
     (root / "gt").mkdir()
-    left, right, _ = photos.stereo_motorcycle()
+    left, right, _ = images.stereo_motorcycle()
     # Middlebury's calibration at the size of scikit-image's copy; the offset of the principal points is in K.
     focal, centre, shift, baseline = 994.978, (311.193, 254.877), 31.086, 0.193001
     for number, image in enumerate((left, right)):
@@ -185,7 +185,7 @@ def test_pairs_up_to_the_gap(scene: Path) -> None:
         ),
         (lambda s: (s / "images" / "view 1.png").unlink(), "holds 1 images"),
         (
-            lambda s: cv2.imwrite(str(s / "images" / "view 1.png"), photos.astronaut()),
+            lambda s: cv2.imwrite(str(s / "images" / "view 1.png"), images.astronaut()),
             "its camera was calibrated for",
         ),
     ],

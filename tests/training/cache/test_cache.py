@@ -30,8 +30,8 @@ SOURCES = {"homography": (HomographySource(HomographyConfig(longer_side=(320, 40
 CONFIG = CacheConfig(pairs=6, shard_size=3, keypoints=200, min_matches=10, unrelated=0.3, seed=5)
 
 
-def build(folder, photos, config=CONFIG, engine=None):
-    return build_cache(folder, SOURCES, photos, Sift(), config, engine=engine, progress=False)
+def build(folder, images, config=CONFIG, engine=None):
+    return build_cache(folder, SOURCES, images, Sift(), config, engine=engine, progress=False)
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -43,9 +43,9 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def built(photos, tmp_path_factory) -> Path:
+def built(images, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
-    build(folder, photos)
+    build(folder, images)
     return folder
 
 
@@ -91,18 +91,18 @@ def test_batch(built):
     np.testing.assert_array_equal(batch["matches0"][1].numpy(), cache[4]["matches0"])
 
 
-def test_unrelated_share(photos, tmp_path):
+def test_unrelated_share(images, tmp_path):
     config = replace(CONFIG, pairs=24, shard_size=24, unrelated=0.5, min_matches=5)
-    counts = build(tmp_path, photos * 20, config).counts  # 160 images, so that most pairs have none in common
+    counts = build(tmp_path, images * 20, config).counts  # 160 images, so that most pairs have none in common
     assert 5 <= counts["unrelated"] <= 14
 
 
-def test_resume_and_workers_give_the_same(built, photos, tmp_path):
+def test_resume_and_workers_give_the_same(built, images, tmp_path):
     folder = tmp_path / "two"
-    build(folder, photos, replace(CONFIG, pairs=3))
+    build(folder, images, replace(CONFIG, pairs=3))
     assert len(FeatureCache(folder)) == 3
     before = (folder / "shard-00000" / "keypoints.npy").stat().st_mtime_ns
-    build(folder, photos, engine=Pool(2))
+    build(folder, images, engine=Pool(2))
     assert (folder / "shard-00000" / "keypoints.npy").stat().st_mtime_ns == before
     assert digest(folder) == digest(built)
 
@@ -112,10 +112,10 @@ class _OneScene:
 
     settings: ClassVar = {"scene": 1}
 
-    def __init__(self, photos) -> None:
-        self.group = SOURCES["homography"][0].sample(photos, np.random.default_rng(3))
+    def __init__(self, images) -> None:
+        self.group = SOURCES["homography"][0].sample(images, np.random.default_rng(3))
 
-    def sample(self, photos, rng):
+    def sample(self, images, rng):
         return self.group
 
 
@@ -127,19 +127,19 @@ class _Counting(Sift):
         return super().detect(image, max_keypoints, mask)
 
 
-def test_an_image_of_many_pairs_is_extracted_once(photos, tmp_path):
+def test_an_image_of_many_pairs_is_extracted_once(images, tmp_path):
     extractor = _Counting()
     config = replace(CONFIG, unrelated=0)
-    cache = build_cache(tmp_path, {"scene": (_OneScene(photos), 1.0)}, photos, extractor, config, progress=False)
+    cache = build_cache(tmp_path, {"scene": (_OneScene(images), 1.0)}, images, extractor, config, progress=False)
     assert len(cache) == 6 and extractor.count == 2
     assert np.load(tmp_path / "shard-00000" / "keypoints.npy").shape == (2, 200, 2)  # and kept once
 
 
-def test_all_pairs_of_a_group_share_its_images(photos, tmp_path):
+def test_all_pairs_of_a_group_share_its_images(images, tmp_path):
     extractor = _Counting()
     config = replace(CONFIG, pairs=12, shard_size=12, unrelated=0, min_matches=5)
     sources = {"homography": (HomographySource(HomographyConfig(views=4, longer_side=(320, 400))), 1.0)}
-    cache = build_cache(tmp_path, sources, photos, extractor, config, progress=False)
+    cache = build_cache(tmp_path, sources, images, extractor, config, progress=False)
     assert len(cache) == 12 and extractor.count < 16  # two images each would be 24
     for pair in cache:
         matched = np.flatnonzero(pair["matches0"] >= 0)
@@ -157,16 +157,16 @@ def test_a_batch_of_fewer_keypoints(built):
         torch.testing.assert_close(matches1[matches0[matched]], matched)
 
 
-def test_images_with_other_contents_are_another_cache(tmp_path, photos):
+def test_images_with_other_contents_are_another_cache(tmp_path, images):
     """Same names, same sizes: only the contents tell."""
     names = [tmp_path / f"{number}.png" for number in range(3)]
-    for name, image in zip(names, photos, strict=False):
+    for name, image in zip(names, images, strict=False):
         cv2.imwrite(str(name), image)
     config = replace(CONFIG, pairs=3, unrelated=0, min_matches=5)
     build(tmp_path / "cache", ImageSet(names), config)
     build(tmp_path / "cache", ImageSet(names), config)
-    cv2.imwrite(str(names[1]), 255 - photos[1])
-    with pytest.raises(LinGlueError, match="photos"):
+    cv2.imwrite(str(names[1]), 255 - images[1])
+    with pytest.raises(LinGlueError, match="images"):
         build(tmp_path / "cache", ImageSet(names), config)
 
 
@@ -181,16 +181,16 @@ def test_other_weights_are_another_front_end():
     assert extractor_sha256(with_weights(0)) != extractor_sha256(with_weights(1))
 
 
-def test_other_settings_are_refused(built, photos):
+def test_other_settings_are_refused(built, images):
     with pytest.raises(LinGlueError, match="keypoints"):
-        build(built, photos, replace(CONFIG, keypoints=100))
-    with pytest.raises(LinGlueError, match="photos"):
-        build(built, photos[1:])
+        build(built, images, replace(CONFIG, keypoints=100))
+    with pytest.raises(LinGlueError, match="images"):
+        build(built, images[1:])
 
 
-def test_damage_is_noticed(photos, tmp_path):
+def test_damage_is_noticed(images, tmp_path):
     config = replace(CONFIG, pairs=3)
-    build(tmp_path, photos, config)
+    build(tmp_path, images, config)
     file = tmp_path / "shard-00000" / "descriptors.npy"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
@@ -203,7 +203,7 @@ def test_damage_is_noticed(photos, tmp_path):
         FeatureCache(tmp_path)
 
 
-def test_kill_leaves_whole_shards(built, photos, tmp_path):
+def test_kill_leaves_whole_shards(built, images, tmp_path):
     """Killed at a random moment, resumed, and the result is the same."""
     script = f"""
 import sys
@@ -212,8 +212,8 @@ import skimage.data
 from training import conftest
 from training.cache import test_cache
 from linglue.io.images import as_image
-photos = [as_image(getattr(skimage.data, n)()) for n in conftest.NAMES]
-test_cache.build({str(tmp_path / "c")!r}, photos)
+images = [as_image(getattr(skimage.data, n)()) for n in conftest.NAMES]
+test_cache.build({str(tmp_path / "c")!r}, images)
 """
     process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "OMP_NUM_THREADS": "1"})
     deadline = time.time() + 60
@@ -222,7 +222,7 @@ test_cache.build({str(tmp_path / "c")!r}, photos)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert len(FeatureCache(tmp_path / "c", verify=True)) % 3 == 0
-    build(tmp_path / "c", photos)
+    build(tmp_path / "c", images)
     assert digest(tmp_path / "c").items() >= digest(built).items()
 
 

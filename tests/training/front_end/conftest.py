@@ -12,7 +12,7 @@ validate_every = 4
 checkpoint_every = 2
 validation_pairs = 1
 [lessons]
-photos = ["photos"]
+images = ["images"]
 teacher = "sift"
 keypoints = 500
 folder = "lessons"
@@ -30,11 +30,11 @@ cooldown = 2
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
     base = tmp_path_factory.mktemp("train-features")
-    (base / "photos").mkdir()
+    (base / "images").mkdir()
     for name in ("astronaut", "coffee", "chelsea", "rocket", "brick", "gravel"):
         image = getattr(skimage.data, name)()
         image = image if image.ndim == 3 else cv2.cvtColor(image, cv2.COLOR_GRAY2RGB)
         for number, part in enumerate((image[:, :380], image[:, -380:], image[:300], image[-300:])):
-            cv2.imwrite(str(base / "photos" / f"{name}{number}.png"), part[..., ::-1])
+            cv2.imwrite(str(base / "images" / f"{name}{number}.png"), part[..., ::-1])
     (base / "run.toml").write_text(SETTINGS)
     return base

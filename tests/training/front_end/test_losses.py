@@ -11,7 +11,7 @@ from linglue.training.front_end.losses import (
     distil_loss,
     heat_loss,
     heat_target,
-    place_loss,
+    position_loss,
     repeat_loss,
 )
 
@@ -49,16 +49,16 @@ def test_heat_loss_is_the_quality_focal_loss_of_covered_pixels():
     assert math.isclose(float(heat_loss(logits, target, covered, 7)), total / 7, rel_tol=1e-4)
 
 
-def test_place_loss_vanishes_where_the_heat_has_its_mean_and_pulls_it_there():
+def test_position_loss_vanishes_where_the_heat_has_its_mean_and_pulls_it_there():
     y, x = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
     true, image = torch.tensor([[7.3, 8.2]]), torch.zeros(1, dtype=torch.int64)
     right = -((x - 7.3) ** 2 + (y - 8.2) ** 2) / (2 * 0.5**2)
-    assert place_loss(right[None], image, true) < 1e-3
+    assert position_loss(right[None], image, true) < 1e-3
     wrong = (-((x - 8) ** 2 + (y - 8) ** 2) / 2)[None].requires_grad_()
-    loss = place_loss(wrong, image, true)
+    loss = position_loss(wrong, image, true)
     loss.backward()
-    assert place_loss((wrong - wrong.grad).detach(), image, true) < loss
-    assert float(place_loss(right[None], image[:0], true[:0])) == 0
+    assert position_loss((wrong - wrong.grad).detach(), image, true) < loss
+    assert float(position_loss(right[None], image[:0], true[:0])) == 0
 
 
 def test_repeat_loss_compares_windows_of_two_crops():

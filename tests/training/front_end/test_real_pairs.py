@@ -19,7 +19,7 @@ SHIFT = np.float32([512 - 380, 0])  # brick0 and brick1 are the left and the rig
 
 @pytest.fixture
 def lessons(folder) -> Lessons:
-    found = Lessons(folder / "lessons", sorted((folder / "photos").glob("*.png")), "0" * 64, 500)
+    found = Lessons(folder / "lessons", sorted((folder / "images").glob("*.png")), "0" * 64, 500)
     found.prepare(Sift())
     return found
 
@@ -31,10 +31,10 @@ def labels(tmp_path, lessons) -> Path:
     points1 = lessons[number].keypoints
     points0 = points1 + SHIFT
     inside = points0[:, 0] < 379
-    (tmp_path / "photos").mkdir()
+    (tmp_path / "images").mkdir()
     np.savez(
-        tmp_path / "photos" / "a.npz",
-        scene=np.array("photos"),
+        tmp_path / "images" / "a.npz",
+        scene=np.array("images"),
         names=np.array(["brick0.png", "brick1.png"]),
         longer_side=np.array(1024),
         points0=points0[inside],

@@ -53,7 +53,7 @@ def test_a_run_leaves_log_plot_checkpoint_and_weights_that_extract(finished, fol
     assert [row["step"] for row in rows] == [4, 6]
     assert all(0 <= row["validation/recall"] <= 1 and np.isfinite(row["loss"]) for row in rows)
     assert cv2.imread(str(output / "log.png")) is not None
-    found = make_extractor("linpoint", finished.weights).extract(folder / "photos" / "coffee0.png", 100)
+    found = make_extractor("linpoint", finished.weights).extract(folder / "images" / "coffee0.png", 100)
     assert found.kind == "linpoint" and found.dim == 64
 
 
@@ -98,15 +98,6 @@ def test_kill_9_at_any_moment_then_the_same_result(folder, finished):
     assert last["step"] == 6 and same(last["average"], finished.average.state_dict())
 
 
-def test_a_checkpoint_of_the_first_runs_is_resumed(folder, finished):
-    config = config_of(folder, "first")
-    config.output.mkdir()
-    state = torch.load(finished.config.output / "checkpoint.pt", weights_only=True)
-    del state["settings"]
-    torch.save(state, config.output / "checkpoint.pt")
-    assert Trainer(config).step == 6
-
-
 def test_a_checkpoint_of_another_configuration_is_refused(folder, finished):
     config = finished.config
     longer = Trainer(replace(config, learning=replace(config.learning, steps=20)))
@@ -137,7 +128,7 @@ def test_a_run_may_start_from_weights(folder, finished):
 
 
 def test_lessons_are_made_once_and_an_interrupted_class_resumes(folder, tmp_path):
-    photos = sorted((folder / "photos").iterdir())[:3]
+    images = sorted((folder / "images").iterdir())[:3]
     seen = []
 
     class Counting(Sift):
@@ -147,18 +138,18 @@ def test_lessons_are_made_once_and_an_interrupted_class_resumes(folder, tmp_path
                 raise KeyboardInterrupt
             return super().extract(source, *arguments, **options)
 
-    lessons = Lessons(tmp_path / "lessons", photos, "0" * 64, keypoints=100)
+    lessons = Lessons(tmp_path / "lessons", images, "0" * 64, keypoints=100)
     with pytest.raises(KeyboardInterrupt):
         lessons.prepare(Counting())
     assert len(list((tmp_path / "lessons").iterdir())) == 1
     lessons.prepare(Counting())
     assert len(seen) == 4  # one, the interrupted one, two more
-    Lessons(tmp_path / "lessons", photos, "0" * 64, keypoints=100).prepare(Counting())
+    Lessons(tmp_path / "lessons", images, "0" * 64, keypoints=100).prepare(Counting())
     assert len(seen) == 4
-    expected = Sift().extract(read_image(photos[2]), 100)
+    expected = Sift().extract(read_image(images[2]), 100)
     np.testing.assert_array_equal(lessons[2].keypoints, expected.keypoints)
     np.testing.assert_allclose(lessons[2].descriptors, expected.descriptors, atol=1e-3)
-    assert Lessons(tmp_path, photos, "1" * 64, 100).fingerprint != lessons.fingerprint
+    assert Lessons(tmp_path, images, "1" * 64, 100).fingerprint != lessons.fingerprint
 
 
 def test_which_images_are_held_out_depends_on_names_alone(folder):
@@ -170,7 +161,7 @@ def test_which_images_are_held_out_depends_on_names_alone(folder):
 
 
 BAD = {
-    'photos = ["photos"]': ('photos = ["nowhere"]', "nowhere: no such folder"),
+    'images = ["images"]': ('images = ["nowhere"]', "nowhere: no such folder"),
     'teacher = "sift"': ('teacher = "surf"', "front-end is 'surf', expected linpoint, sift"),
     "keypoints = 500": ('teacher_weights = "x.pth"', "got the weights file"),
     "steps = 6": ("steps = 0", "learning.steps is 0, expected at least 1"),
@@ -188,11 +179,11 @@ def test_bad_configurations_end_in_one_line_before_any_work(folder, line, tmp_pa
     replacement, says = BAD[line]
     text = (folder / "run.toml").read_text().replace(line, replacement)
     (tmp_path / "run.toml").write_text(text)
-    (tmp_path / "photos").symlink_to(folder / "photos")
+    (tmp_path / "images").symlink_to(folder / "images")
     assert main(["train-features", str(tmp_path / "run.toml")]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and says in error
-    assert {path.name for path in tmp_path.iterdir()} == {"run.toml", "photos"}
+    assert {path.name for path in tmp_path.iterdir()} == {"run.toml", "images"}
 
 
 def test_unreadable_weights_of_a_teacher_end_in_one_line_before_any_work(folder, tmp_path, capsys):
@@ -201,7 +192,7 @@ def test_unreadable_weights_of_a_teacher_end_in_one_line_before_any_work(folder,
     text = (folder / "run.toml").read_text()
     text = text.replace('teacher = "sift"', 'teacher = "aliked"\nteacher_weights = "aliked.pth"')
     (tmp_path / "run.toml").write_text(text)
-    (tmp_path / "photos").symlink_to(folder / "photos")
+    (tmp_path / "images").symlink_to(folder / "images")
     assert main(["train-features", str(tmp_path / "run.toml")]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and str(tmp_path / "aliked.pth") in error

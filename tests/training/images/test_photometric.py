@@ -6,18 +6,18 @@ import pytest
 from linglue.training.images.photometric import PhotometricConfig, perturb
 
 
-def test_shape_type_and_seed(photos):
+def test_shape_type_and_seed(images):
     for seed in range(30):
-        before = photos[0].copy()
-        once, again = (perturb(photos[0], np.random.default_rng(seed)) for _ in range(2))
+        before = images[0].copy()
+        once, again = (perturb(images[0], np.random.default_rng(seed)) for _ in range(2))
         assert once.shape == before.shape and once.dtype == np.uint8
         np.testing.assert_array_equal(once, again)
-        np.testing.assert_array_equal(photos[0], before)
+        np.testing.assert_array_equal(images[0], before)
         assert once.std() > 4  # something is left to see
 
 
-def test_zero_strength_changes_nothing(photos, rng):
-    assert perturb(photos[1], rng, PhotometricConfig(strength=0)) is photos[1]
+def test_zero_strength_changes_nothing(images, rng):
+    assert perturb(images[1], rng, PhotometricConfig(strength=0)) is images[1]
 
 
 @pytest.mark.parametrize("kind", ["gaussian_blur", "motion_blur"])

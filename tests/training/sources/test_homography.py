@@ -15,8 +15,8 @@ CLEAN = HomographyConfig(photometric=PhotometricConfig(strength=0))
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_there_and_back(photos, seed):
-    pair = HomographySource(CLEAN).sample(photos, np.random.default_rng(seed)).pair()
+def test_there_and_back(images, seed):
+    pair = HomographySource(CLEAN).sample(images, np.random.default_rng(seed)).pair()
     height, width = pair.image0.shape[:2]
     points = 1 + grid_points(width - 2, height - 2, 30)  # not on the very edge, where rounding decides
     mapped, visible = pair.one_from_zero(points)
@@ -27,10 +27,10 @@ def test_there_and_back(photos, seed):
     assert visible_back.all()
 
 
-def test_pixels_agree(photos):
+def test_pixels_agree(images):
     """At mapped points both views show the same."""
     generator = HomographySource(replace(CLEAN, strong_tilt=35, zoom=1.6))
-    pairs = [generator.sample(photos, np.random.default_rng(k)).pair() for k in range(10)]
+    pairs = [generator.sample(images, np.random.default_rng(k)).pair() for k in range(10)]
     every = np.concatenate([patch_correlations(pair) for pair in pairs])
     assert len(every) > 500
     assert np.median(every) > 0.97 and np.mean(every > 0.8) > 0.97
@@ -38,18 +38,18 @@ def test_pixels_agree(photos):
     assert np.median(errors) < 0.03 and errors.max() < 0.2
 
 
-def test_overlap_is_bounded_and_varied(photos):
+def test_overlap_is_bounded_and_varied(images):
     generator = HomographySource(CLEAN)
     overlaps = []
     for seed in range(25):
-        zero, one = shared(generator.sample(photos, np.random.default_rng(seed)).pair())
+        zero, one = shared(generator.sample(images, np.random.default_rng(seed)).pair())
         overlaps.append(np.sqrt(zero * one))
     assert min(overlaps) > CLEAN.overlap[0] - 0.05  # measured on another grid than the generator's
     assert min(overlaps) < 0.4 and max(overlaps) > 0.6
 
 
-def test_views_differ_in_size_and_scale(photos):
-    pairs = [HomographySource(CLEAN).sample(photos, np.random.default_rng(k)).pair() for k in range(25)]
+def test_views_differ_in_size_and_scale(images):
+    pairs = [HomographySource(CLEAN).sample(images, np.random.default_rng(k)).pair() for k in range(25)]
     longer = [max(i.shape[:2]) for p in pairs for i in (p.image0, p.image1)]
     assert min(longer) >= 0.75 * CLEAN.longer_side[0] and max(longer) <= CLEAN.longer_side[1]
     assert max(longer) > 1.5 * min(longer)
@@ -62,28 +62,28 @@ def test_views_differ_in_size_and_scale(photos):
     assert max(zooms) > 1.6 and min(zooms) < 1 / 1.6
 
 
-def test_same_seed_same_pair(photos):
-    a, b = (HomographySource().sample(photos, np.random.default_rng(7)).pair() for _ in range(2))
+def test_same_seed_same_pair(images):
+    a, b = (HomographySource().sample(images, np.random.default_rng(7)).pair() for _ in range(2))
     np.testing.assert_array_equal(a.image0, b.image0)
     np.testing.assert_array_equal(a.image1, b.image1)
     points = grid_points(400, 300, 9)
     np.testing.assert_array_equal(a.one_from_zero(points)[0], b.one_from_zero(points)[0])
 
 
-def test_one_image_is_enough(photos, rng):
-    HomographySource().sample(photos[:1], rng).pair()
+def test_one_image_is_enough(images, rng):
+    HomographySource().sample(images[:1], rng).pair()
 
 
-def test_impossible_overlap_is_an_error(photos, rng):
+def test_impossible_overlap_is_an_error(images, rng):
     with pytest.raises(LinGlueError, match="overlap"):
-        HomographySource(replace(CLEAN, overlap=(0.9999, 1.0))).sample(photos, rng).pair()
+        HomographySource(replace(CLEAN, overlap=(0.9999, 1.0))).sample(images, rng).pair()
 
 
-def test_a_group_gives_all_its_pairs(photos):
+def test_a_group_gives_all_its_pairs(images):
     config = replace(CLEAN, views=4, strong_tilt=35, zoom=1.6)
     counts = []
     for seed in range(4):
-        group = HomographySource(config).sample(photos, np.random.default_rng(seed))
+        group = HomographySource(config).sample(images, np.random.default_rng(seed))
         assert 2 <= len(group.images) <= 4 and {(0, k) for k in range(1, len(group.images))} <= set(group.pairs)
         counts.append(len(group.pairs))
         for i, j in group.pairs:
@@ -92,7 +92,7 @@ def test_a_group_gives_all_its_pairs(photos):
     assert np.mean(counts) > 4
 
 
-def test_more_views_do_not_change_the_first_two(photos):
-    two = HomographySource(CLEAN).sample(photos, np.random.default_rng(3))
-    four = HomographySource(replace(CLEAN, views=4)).sample(photos, np.random.default_rng(3))
+def test_more_views_do_not_change_the_first_two(images):
+    two = HomographySource(CLEAN).sample(images, np.random.default_rng(3))
+    four = HomographySource(replace(CLEAN, views=4)).sample(images, np.random.default_rng(3))
     assert [i.shape for i in two.images] == [i.shape for i in four.images[:2]]

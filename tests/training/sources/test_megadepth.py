@@ -33,11 +33,11 @@ def view_from(x: float, angle: float) -> View:
     return View(Camera.centred(SIZE, 300.0), Pose.at(rotation, np.array([x, 0.1 * x, 0.0])))
 
 
-def render(photos: list[Image]) -> tuple[list[Geometry], list[Image]]:
+def render(images: list[Image]) -> tuple[list[Geometry], list[Image]]:
     """Three views of a wall with a poster in front."""
     surfaces = [
-        quad(pyramid(photos[0]), np.array([-4.0, -4, 5]), np.array([8.0, 0, 1]), np.array([0, 8.0, 0])),
-        quad(pyramid(photos[1]), np.array([-0.6, -0.8, 3]), np.array([1.5, 0, 0]), np.array([0, 1.5, 0])),
+        quad(pyramid(images[0]), np.array([-4.0, -4, 5]), np.array([8.0, 0, 1]), np.array([0, 8.0, 0])),
+        quad(pyramid(images[1]), np.array([-0.6, -0.8, 3]), np.array([1.5, 0, 0]), np.array([0, 1.5, 0])),
     ]
     views = [see(surfaces, view_from(*place)) for place in ((0.0, 0.0), (0.7, 0.1), (-0.6, -0.12))]
     sky = np.zeros((SIZE.height, SIZE.width, 3), dtype=np.uint8)
@@ -82,8 +82,8 @@ def write_scene(root: Path, name: str, views: list[Geometry], images: list[Image
 
 
 @pytest.fixture(scope="module")
-def rendered(photos):
-    return render(photos)
+def rendered(images):
+    return render(images)
 
 
 @pytest.fixture(scope="module")

@@ -49,9 +49,9 @@ def wall(texture, z: float, side: float, slant: float = 0.0, x: float = 0.0):
     return quad(texture, np.array([x, 0, z]) - (right + down) / 2, right, down)
 
 
-def test_slanted_wall_by_plane_geometry(photos):
+def test_slanted_wall_by_plane_geometry(images):
     """Rays cut with the plane z = 6 + x/2 by hand."""
-    pair = pair_of([wall(pyramid(photos[0]), 6, 30, slant=0.5)])
+    pair = pair_of([wall(pyramid(images[0]), 6, 30, slant=0.5)])
     pixels = grid_points(320, 240, 25)
     rays = np.column_stack([(pixels - [159.5, 119.5]) / 300, np.ones(len(pixels))])
     points = rays * (6 / (1 - rays[:, 0] / 2))[:, None]
@@ -66,9 +66,9 @@ def test_slanted_wall_by_plane_geometry(photos):
         np.testing.assert_allclose(ray0 * depths[0], point, atol=1e-6)
 
 
-def test_pixels_of_a_wall(photos):
+def test_pixels_of_a_wall(images):
     """A frontal wall at the distance of its focal length is the texture itself."""
-    texture = photos[0]
+    texture = images[0]
     side = texture.shape[1]
     surface = quad(
         pyramid(texture), np.array([-side / 2, -side / 2, 300.0]), np.array([side, 0, 0.0]), np.array([0, side, 0.0])
@@ -78,9 +78,9 @@ def test_pixels_of_a_wall(photos):
     assert np.abs(image.astype(int) - texture[y : y + 240, x : x + 320]).max() <= 1
 
 
-def test_occlusion(photos):
+def test_occlusion(images):
     """A small wall hides a part of the large one: hidden there in image 1, and known to be."""
-    front, back = wall(pyramid(photos[1]), 3, 1.0, x=0.3), wall(pyramid(photos[0]), 8, 30)
+    front, back = wall(pyramid(images[1]), 3, 1.0, x=0.3), wall(pyramid(images[0]), 8, 30)
     pair = pair_of([back, front])
     zero = pair.one_from_zero.a  # type: ignore[attr-defined]  # the view that the transfer starts from
     pixels = grid_points(320, 240, 60)
@@ -100,24 +100,24 @@ def test_occlusion(photos):
     assert np.isnan(mapped).any()  # rims are unknown
 
 
-def test_front_wall_seen_from_behind_is_not_drawn(photos):
-    surface = wall(pyramid(photos[0]), 5, 4)
+def test_front_wall_seen_from_behind_is_not_drawn(images):
+    surface = wall(pyramid(images[0]), 5, 4)
     behind = View(Camera.centred(SIZE, 300.0), Pose.at(np.diag([-1.0, 1, -1]), np.array([0, 0, 10.0])))
     assert (see([surface], LEFT).face == 0).any()
     assert (see([surface], behind).face == NOTHING).all()
 
 
-def test_wall_through_the_camera_plane(photos):
+def test_wall_through_the_camera_plane(images):
     """A floor from behind the camera to far ahead covers the lower half, with the depths of a floor."""
-    floor = quad(pyramid(photos[5]), np.array([-50.0, 1, 100]), np.array([100.0, 0, 0]), np.array([0, 0, -120.0]))
+    floor = quad(pyramid(images[5]), np.array([-50.0, 1, 100]), np.array([100.0, 0, 0]), np.array([0, 0, -120.0]))
     geometry = see([floor], LEFT)
     assert (geometry.face[150:] == 0).all() and (geometry.face[:115] == NOTHING).all()
     y = np.arange(150, 240)
     np.testing.assert_allclose(1 / geometry.inverse_depth[150:, 7], 300 / (y - 119.5), rtol=1e-4)
 
 
-def test_relief_of_constant_height_is_a_wall(photos):
-    texture = pyramid(photos[0])
+def test_relief_of_constant_height_is_a_wall(images):
+    texture = pyramid(images[0])
     corner, right, down = np.array([-2.0, -2, 6]), np.array([4.0, 0, 0]), np.array([0, 4.0, 0])
     bumpy = relief(texture, corner, right, down, np.full((9, 9), 0.5))
     plain = quad(texture, corner - [0, 0, 0.5], right, down)
@@ -130,16 +130,16 @@ def test_relief_of_constant_height_is_a_wall(photos):
     assert difference.mean() < 1.5
 
 
-def test_relief_pixels_agree(photos, rng):
+def test_relief_pixels_agree(images, rng):
     height = 0.25 * np.sin(np.linspace(0, 9, 33))[:, None] * np.cos(np.linspace(0, 7, 33))[None]
-    surface = relief(pyramid(photos[0]), np.array([-3.0, -3, 5]), np.array([6.0, 0, 0]), np.array([0, 6.0, 0]), height)
+    surface = relief(pyramid(images[0]), np.array([-3.0, -3, 5]), np.array([6.0, 0, 0]), np.array([0, 6.0, 0]), height)
     correlations = patch_correlations(pair_of([surface]))
     assert len(correlations) > 100 and np.median(correlations) > 0.98
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_there_and_back(photos, seed):
-    pair = ParallaxSource(CLEAN).sample(photos, np.random.default_rng(seed)).pair()
+def test_there_and_back(images, seed):
+    pair = ParallaxSource(CLEAN).sample(images, np.random.default_rng(seed)).pair()
     points = grid_points(pair.image0.shape[1], pair.image0.shape[0], 40)
     mapped, visible = pair.one_from_zero(points)
     assert visible.any() and not visible.all()
@@ -150,9 +150,9 @@ def test_there_and_back(photos, seed):
     assert again.mean() > 0.9
 
 
-def test_pixels_agree(photos):
+def test_pixels_agree(images):
     generator = ParallaxSource(replace(CLEAN, baseline=25, zoom=1.5))
-    pairs = [generator.sample(photos, np.random.default_rng(k)).pair() for k in range(10)]
+    pairs = [generator.sample(images, np.random.default_rng(k)).pair() for k in range(10)]
     every = np.concatenate([patch_correlations(pair) for pair in pairs])
     assert len(every) > 300
     assert np.median(every) > 0.97 and np.mean(every > 0.8) > 0.97
@@ -160,14 +160,14 @@ def test_pixels_agree(photos):
     assert np.median(errors) < 0.03 and errors.max() < 0.2
 
 
-def test_overlap_is_bounded_and_scenes_have_parallax(photos):
+def test_overlap_is_bounded_and_scenes_have_parallax(images):
     """No homography explains the motion, unlike in the other generator."""
     import cv2
 
     generator = ParallaxSource(CLEAN)
     unexplained = []
     for seed in range(10):
-        pair = generator.sample(photos, np.random.default_rng(seed)).pair()
+        pair = generator.sample(images, np.random.default_rng(seed)).pair()
         zero, one = shared(pair)
         assert np.sqrt(zero * one) > CLEAN.overlap[0] - 0.08  # rims are not counted as visible here
         points = grid_points(pair.image0.shape[1], pair.image0.shape[0], 40)
@@ -177,24 +177,24 @@ def test_overlap_is_bounded_and_scenes_have_parallax(photos):
     assert np.mean(unexplained) > 0.3
 
 
-def test_same_seed_same_pair(photos):
-    a, b = (ParallaxSource().sample(photos, np.random.default_rng(3)).pair() for _ in range(2))
+def test_same_seed_same_pair(images):
+    a, b = (ParallaxSource().sample(images, np.random.default_rng(3)).pair() for _ in range(2))
     np.testing.assert_array_equal(a.image0, b.image0)
     np.testing.assert_array_equal(a.image1, b.image1)
 
 
-def test_points_out_of_the_frame_are_unknown(photos):
-    pair = pair_of([wall(pyramid(photos[0]), 6, 30)])
+def test_points_out_of_the_frame_are_unknown(images):
+    pair = pair_of([wall(pyramid(images[0]), 6, 30)])
     mapped, visible = pair.one_from_zero(np.array([[-5.0, 10], [1000, 10], [160, 120]]))
     assert visible.tolist() == [False, False, True]
     assert np.isnan(mapped[:2]).all()
 
 
-def test_a_group_gives_all_its_pairs(photos):
+def test_a_group_gives_all_its_pairs(images):
     config = replace(CLEAN, views=4, baseline=25, zoom=1.5)
     counts = []
     for seed in range(3):
-        group = ParallaxSource(config).sample(photos, np.random.default_rng(seed))
+        group = ParallaxSource(config).sample(images, np.random.default_rng(seed))
         counts.append(len(group.pairs))
         for i, j in group.pairs:
             agreement = patch_correlations(group.pair(i, j))

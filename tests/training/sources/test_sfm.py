@@ -46,16 +46,16 @@ def truth(number: int) -> View:
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory, photos) -> tuple[Path, Path]:
+def folders(tmp_path_factory, images) -> tuple[Path, Path]:
     """(images, reconstruction)"""
     pytest.importorskip("pycolmap", reason="pycolmap is not installed: pip install pycolmap")
     base = tmp_path_factory.mktemp("sfm")
     rng = np.random.default_rng(0)
     height = cv2.resize(rng.normal(0, 0.5, (5, 5)).astype(np.float32), (17, 17), interpolation=cv2.INTER_CUBIC)
     surfaces = [
-        relief(pyramid(photos[5]), np.array([-5.0, -4, 8]), np.array([10.0, 0, 0]), np.array([0, 8.0, 0]), height),
-        quad(pyramid(photos[1]), np.array([-1.8, -0.9, 5]), np.array([1.6, 0, 0.3]), np.array([0, 1.6, 0])),
-        quad(pyramid(photos[0]), np.array([0.3, -0.9, 6]), np.array([1.8, 0, -0.3]), np.array([0, 1.8, 0])),
+        relief(pyramid(images[5]), np.array([-5.0, -4, 8]), np.array([10.0, 0, 0]), np.array([0, 8.0, 0]), height),
+        quad(pyramid(images[1]), np.array([-1.8, -0.9, 5]), np.array([1.6, 0, 0.3]), np.array([0, 1.6, 0])),
+        quad(pyramid(images[0]), np.array([0.3, -0.9, 6]), np.array([1.8, 0, -0.3]), np.array([0, 1.8, 0])),
     ]
     images = base / "rendered"
     images.mkdir()
@@ -236,9 +236,9 @@ def test_rivals_that_disagree_say_nothing(rng):
     assert np.isnan(mapped).all() and not visible.any()
 
 
-def test_rotation_tags_are_dropped(tmp_path, photos):
+def test_rotation_tags_are_dropped(tmp_path, images):
     path = tmp_path / "tagged.jpg"
-    cv2.imwrite(str(path), photos[1])
+    cv2.imwrite(str(path), images[1])
     plain = path.read_bytes()
     tag = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x03\0\0\0\0\0\0"  # turned by 180°
     path.write_bytes(plain[:2] + b"\xff\xe1" + (len(tag) + 2).to_bytes(2, "big") + tag + plain[2:])

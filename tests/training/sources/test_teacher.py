@@ -174,11 +174,11 @@ def test_what_is_missing_is_named(images, tmp_path):
 
 
 @pytest.mark.skipif(not PLACES, reason=f"no {ALIKED_FILE} and {LIGHTGLUE_FILE} in LINGLUE_TEACHER or torch's cache")
-def test_the_real_teacher(photos):
-    photo = cv2.resize(photos[0], (320, 320), interpolation=cv2.INTER_AREA)
+def test_the_real_teacher(images):
+    image = cv2.resize(images[0], (320, 320), interpolation=cv2.INTER_AREA)
     matrix = np.array([[0.9, -0.2, 40], [0.15, 0.95, -20]])
-    turned = cv2.warpAffine(photo, matrix, (320, 320))
+    turned = cv2.warpAffine(image, matrix, (320, 320))
     teacher = LightGlueTeacher(PLACES[0], keypoints=300)
-    points0, points1 = teacher.match(teacher.features(photo), teacher.features(turned))
+    points0, points1 = teacher.match(teacher.features(image), teacher.features(turned))
     error = np.linalg.norm(points0 @ matrix[:, :2].T + matrix[:, 2] - points1, axis=1)
     assert len(error) > 80 and np.median(error) < 1 and (error < 3).mean() > 0.9

@@ -43,7 +43,10 @@ class ColmapSift:
         """
         if min(len(features0), len(features1)) == 0:
             return Matches.of(features0, features1, torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0))
-        kind, none = self._pycolmap.FeatureExtractorType.SIFT, self._pycolmap.FeatureKeypoints()  # places are not asked
+        kind, none = (
+            self._pycolmap.FeatureExtractorType.SIFT,
+            self._pycolmap.FeatureKeypoints(),
+        )  # positions are not asked
         stored0, stored1 = (
             self._pycolmap.FeatureDescriptors(kind, bytes_from_root_sift(f.descriptors)) for f in (features0, features1)
         )

@@ -141,7 +141,7 @@ def _claim(work: _Work) -> None:
         "dim": work.extractor.dim,
         "extractor": extractor_sha256(work.extractor),
         "sources": {name: [source.settings, share] for name, (source, share) in work.sources.items()},
-        "photos": _images_sha256(work.images),
+        "images": _images_sha256(work.images),
         **asdict(work.config),
     }
     settings = json.loads(json.dumps(settings))  # tuples become lists, as in the file

@@ -15,7 +15,7 @@ from linglue.training.front_end.real_pairs import RealConfig
 class LessonConfig:
     """Which images are learned from, and who teaches. Relative paths start at the configuration file."""
 
-    photos: tuple[Path, ...] = (Path("photos"),)  # folders, with all below them
+    images: tuple[Path, ...] = (Path("images"),)  # folders, with all below them
     exclude: tuple[str, ...] = ()  # names of folders below them that are left out
     held_out: float = 0.1  # share of the first folder's images that is validated on
     teacher: str = "aliked"  # a front-end
@@ -76,7 +76,7 @@ class FrontEndConfig:
         _check("learning.average", learning.average, 0 <= learning.average < 1, "at least 0 and below 1")
         _check("real.share", self.real.share, 0 <= self.real.share < 1, "at least 0 and below 1")
         _check("real.radius", self.real.radius, self.real.radius > 0, "more than 0")
-        _check("lessons.photos", list(lessons.photos), len(lessons.photos) > 0, "at least one folder")
+        _check("lessons.images", list(lessons.images), len(lessons.images) > 0, "at least one folder")
         _check("lessons.held_out", lessons.held_out, 0 < lessons.held_out < 1, "a share between 0 and 1")
         _check("lessons.keypoints", lessons.keypoints, lessons.keypoints >= 1, "at least 1")
         for name in ("validate_every", "checkpoint_every", "validation_pairs"):

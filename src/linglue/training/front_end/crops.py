@@ -78,10 +78,10 @@ def draw_crops(
         if common >= 100:
             break
     crops = [_crop(images[k], lessons[k], best[1][k], config, rng) for k in (0, 1)]
-    place = [np.full(len(lessons[k].keypoints), -1) for k in (0, 1)]
+    row = [np.full(len(lessons[k].keypoints), -1) for k in (0, 1)]
     for k in (0, 1):
-        place[k][crops[k].ids] = np.arange(len(crops[k].ids))
-    pairs = np.stack([place[k][matches[:, k]] for k in (0, 1)], axis=1)
+        row[k][crops[k].ids] = np.arange(len(crops[k].ids))
+    pairs = np.stack([row[k][matches[:, k]] for k in (0, 1)], axis=1)
     return crops[0], crops[1], pairs[(pairs >= 0).all(axis=1)]
 
 

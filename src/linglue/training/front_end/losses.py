@@ -1,4 +1,4 @@
-"""What the student is asked for: heat at the teacher's keypoints, exact places, descriptors that find each other."""
+"""What the student is asked for: heat at the teacher's keypoints, exact positions, descriptors that find each other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LossWeights:
     """How much each loss counts."""
 
     heat: float = 1.0
-    place: float = 0.5
+    position: float = 0.5
     repeat: float = 0.3
     contrast: float = 1.0
     distil: float = 1.0
@@ -66,7 +66,7 @@ def heat_loss(logits: Tensor, target: Tensor, covered: Tensor, points: int) -> T
     return (error * focus * covered).sum() / max(points, 1)
 
 
-def place_loss(logits: Tensor, image: Tensor, points: Tensor) -> Tensor:
+def position_loss(logits: Tensor, image: Tensor, points: Tensor) -> Tensor:
     """Mean distance, capped where it cannot be mended, of refined positions from the (N, 2) true ones.
 
     Args:

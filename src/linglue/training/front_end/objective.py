@@ -21,12 +21,12 @@ from linglue.training.front_end.losses import (
     distil_loss,
     heat_loss,
     heat_target,
-    place_loss,
+    position_loss,
     repeat_loss,
 )
 
 APART = 1e5  # pixels added between pairs, so that distances tell points of different pairs apart
-CROWDED = 4.0  # pixels: of two keypoints closer than that, none has a place of its own
+CROWDED = 4.0  # pixels: of two keypoints closer than that, none has its heat for itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Batch:
     covered: Tensor  # (2B, S, S) bool
     heat: Tensor  # (2B, S, S) wanted
     one_from_zero: Tensor  # (B, 3, 3); NaN where two images make a pair
-    lone: Tensor  # (L, 2) keypoints with a place of their own
+    lone: Tensor  # (L, 2) keypoints with their heat for themselves
     lone_crop: Tensor  # (L,)
     points: tuple[Tensor, Tensor]  # (K0, 2), (K1, 2) keypoints to describe
     crop: tuple[Tensor, Tensor]  # (K0,), (K1,)
@@ -71,7 +71,7 @@ def collate(
     matches, before = [], [0, 0]
     for p, (zero, one, both) in enumerate(samples):
         both = both[rng.permutation(len(both))[:limit]]
-        place = []
+        rows = []
         for k, crop in enumerate((zero, one)):
             others = np.setdiff1d(np.arange(len(crop.points)), both[:, k])
             others = others[rng.permutation(len(others))[: max(0, limit - len(both))]]
@@ -79,9 +79,9 @@ def collate(
             points[k].append(crop.points[chosen])
             numbers[k].append(np.full(len(chosen), p + k * pairs))
             descriptors[k].append(taught[p][k][crop.ids[both[:, k]]])
-            place.append(before[k] + np.arange(len(both)))
+            rows.append(before[k] + np.arange(len(both)))
             before[k] += len(chosen)
-        matches.append(np.stack(place, axis=1))
+        matches.append(np.stack(rows, axis=1))
     lone = [c.points[_lone(c.points)] for c in crops]
     relative = [
         one.crop_from_image @ np.linalg.inv(zero.crop_from_image) if s else np.full((3, 3), np.nan)
@@ -131,7 +131,7 @@ class Objective(nn.Module):
         sharpness = self.log_sharpness.exp().clamp(max=60)
         losses = {
             "heat": w.heat * heat_loss(maps.heat, batch.heat, batch.covered, batch.keypoints),
-            "place": w.place * place_loss(maps.heat, batch.lone_crop, batch.lone),
+            "position": w.position * position_loss(maps.heat, batch.lone_crop, batch.lone),
         }
         known = ~batch.one_from_zero.isnan().any(dim=(1, 2))
         if known.any():

@@ -5,7 +5,6 @@ Everything random follows from (seed, step), so a checkpoint needs no generator 
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import time
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from linglue.training.front_end.progress import Progress
 from linglue.training.front_end.real_pairs import RealPairs
 from linglue.training.front_end.validation import Scores, make_validation, validate
 from linglue.training.log import log_row
-from linglue.training.optimisation import kept, mix_in, schedule
+from linglue.training.optimisation import averaged, schedule
 from linglue.training.sources.interface import ImagePair
 from linglue.types import IndexArray
 
@@ -46,7 +46,7 @@ def find_images(config: LessonConfig) -> tuple[list[Path], list[Path]]:
     """(training, held-out) images; the side a file of the first folder falls on depends on its name alone."""
     train: list[Path] = []
     held_out: list[Path] = []
-    for number, folder in enumerate(config.photos):
+    for number, folder in enumerate(config.images):
         if not folder.is_dir():
             raise LinGlueError(f"{folder}: no such folder, expected a folder of images")
         for path in sorted(folder.rglob("*")):
@@ -56,7 +56,7 @@ def find_images(config: LessonConfig) -> tuple[list[Path], list[Path]]:
                 (held_out if number == 0 and share < config.held_out else train).append(path)
     if not train or not held_out:
         raise LinGlueError(
-            f"{config.photos[0]}: {len(train)} images to learn from and {len(held_out)} to validate on, "
+            f"{config.images[0]}: {len(train)} images to learn from and {len(held_out)} to validate on, "
             "expected some of both: about 30 at least"
         )
     return train, held_out
@@ -89,7 +89,7 @@ class Trainer:
         net = load_linpoint(config.start) if config.start is not None else LinPointNet()
         self.objective = Objective(net, config.losses, teacher.dim)
         self.objective.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.average = copy.deepcopy(net).eval().requires_grad_(False)
+        self.average = averaged(net, config.learning.average).eval()
         self.optimiser = torch.optim.AdamW(
             self.objective.parameters(), lr=config.learning.rate, weight_decay=config.learning.weight_decay
         )
@@ -171,12 +171,13 @@ class Trainer:
         self.optimiser.step()
         self.rate.step()
         self.step += 1
-        mix_in(self.average, self.objective.net, kept(o.average, self.step))
+        self.average.update_parameters(self.objective.net)
         return {name: float(value.detach()) for name, value in losses.items()}
 
     def _validate(self, losses: dict[str, float]) -> str:
         """Log the mean losses since the last time and the scores; keep the best weights. Returns a line about it."""
-        scores: Scores = validate(self.average, self.validation)
+        net = cast(LinPointNet, self.average.module)
+        scores: Scores = validate(net, self.validation)
         row = {"step": float(self.step), "loss": sum(losses.values())}
         row |= {f"loss_{name}": value for name, value in losses.items()}
         row |= {f"validation/{name}": value for name, value in scores._asdict().items()}
@@ -185,7 +186,7 @@ class Trainer:
         if scores.recall > self.best:
             self.best = scores.recall
             seen = self.step * self.config.learning.batch
-            save_linpoint(self.weights, self.average, f"{seen} pairs of crops, {self.seconds / 3600:.1f} h; {text}")
+            save_linpoint(self.weights, net, f"{seen} pairs of crops, {self.seconds / 3600:.1f} h; {text}")
         return f"step {self.step}, {self.seconds / 3600:.2f} h: {text}"
 
     def _save(self) -> None:

@@ -53,7 +53,7 @@ def warp(levels: Sequence[Image], texture_from_view: Matrix, size: ImageSize) ->
 
 
 def warp_level(levels: Sequence[Image], level: int, texture_from_view: Matrix, size: ImageSize) -> Image:
-    """The view (H, W, 3) of one level of a pyramid; beyond the texture, its border goes on."""
+    """The view (H, W, 3) of one level of a pyramid; beyond the texture, its border continues."""
     level_from_texture = np.diag([0.5**level, 0.5**level, 1.0])
     return _warp(levels[level], level_from_texture @ texture_from_view, size, cv2.BORDER_REPLICATE)
 

@@ -105,13 +105,13 @@ class MegaDepthSource:
         image1, view1 = self._view(scene, index.image1)
         tolerance = self.config.tolerance
         # The parts of one reconstruction share a scene folder; their images may show the same thing.
-        place = PurePosixPath(scene.images[index.image0] or "").parent
+        folder = PurePosixPath(scene.images[index.image0] or "").parent
         views = (view0, view1)
         return ImageGroup(
             [image0, image1],
             [(0, 1)],
             lambda a, b: StereoMapper(views[a], views[b], tolerance),
-            shows=frozenset({f"megadepth:{place}"}),
+            shows=frozenset({f"megadepth:{folder}"}),
         )
 
     def _view(self, scene: SceneInfo, number: int) -> tuple[Image, StereoView]:

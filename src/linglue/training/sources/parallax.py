@@ -213,7 +213,7 @@ def _orbit(
     roll: float,
     rng: np.random.Generator,
 ) -> View:
-    """A camera at the given place around the origin (angles in radians) that looks about there."""
+    """A camera at the given position around the origin (angles in radians) that looks about there."""
     level = np.array([np.sin(azimuth), 0, -np.cos(azimuth)])
     centre = distance * (np.cos(elevation) * level + np.sin(elevation) * np.array([0, -1, 0]))
     reach = 0.25 * max(size) / focal * distance  # a quarter of what is in the frame

@@ -80,7 +80,7 @@ def relief(texture: Sequence[Image], corner: Vectors, right: Vectors, down: Vect
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """What is seen from a place, without colour."""
+    """What a camera sees, without colour."""
 
     view: View
     inverse_depth: NDArray[np.float32]  # (H, W), 0 in the sky

@@ -122,24 +122,27 @@ class _Builder:
 
     def thing(self, floor: float) -> None:
         """A box or boulder on the floor, or a poster in the air."""
-        place = np.array([self.rng.uniform(-3.2, 3.2), floor, self.rng.uniform(-2.2, 2.2)])
+        position = np.array([self.rng.uniform(-3.2, 3.2), floor, self.rng.uniform(-2.2, 2.2)])
         draw = self.rng.random()
         if draw < self.config.box:
-            self._box(place)
+            self._box(position)
         elif draw < self.config.box + self.config.boulder:
             right = self.rng.uniform(2.5, 4) * _heading(self.rng.uniform(-0.6, 0.6))
             height = self.rng.uniform(2, 3.5)
-            self._relief(place - right / 2 - [0, height, 0], right, [0, height, 0], self.rng.uniform(0.1, 0.3))
+            self._relief(position - right / 2 - [0, height, 0], right, [0, height, 0], self.rng.uniform(0.1, 0.3))
         else:
-            self._poster(place)
+            self._poster(position)
 
-    def _box(self, place: Vectors) -> None:
+    def _box(self, position: Vectors) -> None:
         width, depth = self.rng.uniform(0.8, 2.6, 2)
         height = self.rng.uniform(0.8, 3.2)
-        turn = self.rng.uniform(-0.8, 0.8)
-        a, b = width * _heading(turn), depth * _heading(turn + np.pi / 2)  # along the front, and away from the viewers
+        angle = self.rng.uniform(-0.8, 0.8)
+        a, b = (
+            width * _heading(angle),
+            depth * _heading(angle + np.pi / 2),
+        )  # along the front, and away from the viewers
         down = np.array([0, height, 0])
-        front = place - (a + b) / 2 - down
+        front = position - (a + b) / 2 - down
         picture = self._small(width, height)
         alike = self.rng.random() < 0.5
         side = picture if alike else self._small(depth, height)
@@ -148,13 +151,13 @@ class _Builder:
         self._quad(side, front + a, b, down)  # right
         self._quad(picture if alike else side, front + b, a, -b)  # top
 
-    def _poster(self, place: Vectors) -> None:
+    def _poster(self, position: Vectors) -> None:
         width, height = self.rng.uniform(1.2, 3.2, 2)
         across = _heading(self.rng.uniform(-0.9, 0.9))
         lean = self.rng.uniform(-0.6, 0.6)
         away = np.cross(across, [0, 1, 0])
         down = np.cos(lean) * np.array([0, 1, 0]) + np.sin(lean) * away
-        middle = place - [0, self.rng.uniform(0.5, 3.5), 0]
+        middle = position - [0, self.rng.uniform(0.5, 3.5), 0]
         corner = middle - (width * across + height * down) / 2
         self._quad(self._small(width, height), corner, width * across, height * down)
 
@@ -194,7 +197,7 @@ class _Builder:
 
 
 def _heading(angle: float) -> Vectors:
-    """(3,) level direction: +x turned by the angle (radians) towards +z."""
+    """(3,) level direction: +x rotated by the angle (radians) towards +z."""
     return np.array([np.cos(angle), 0, np.sin(angle)])
 
 
