@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linglue.sfm.workspace import Workspace
-from rendered import render, write_photos
+from rendered import render, write_images
 from rendered_map import KEYPOINTS, write_map
 
 VIEWS = render(5)
@@ -17,7 +17,7 @@ RAY = ("--engine", "ray", "--workers", 1)
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     folder = tmp_path_factory.mktemp("images")
-    write_photos(folder, VIEWS[:3])
+    write_images(folder, VIEWS[:3])
     return folder
 
 
@@ -73,7 +73,7 @@ def test_features_matches_and_poses_are_those_of_the_pool(run, ray, images, tmp_
 
     pytest.importorskip("pycolmap")
     write_map(tmp_path / "map", VIEWS[:4])
-    write_photos(tmp_path / "queries", VIEWS[4:])
+    write_images(tmp_path / "queries", VIEWS[4:])
     found = []
     for number, engine in enumerate(((), (*RAY, "--ship-images"))):
         poses = tmp_path / f"{number}.txt"
