@@ -1,5 +1,7 @@
 """The one exception users meet: its text is a single line that names the file, the value and what is expected."""
 
+_NO_MEMORY = ("allocate memory", "not enough memory", "insufficient memory", "failed to allocate", "out of memory")
+
 
 class LinGlueError(ValueError):
     """Something the caller gave cannot be used. The command line prints the text as it is and exits with code 1.
@@ -12,3 +14,13 @@ class LinGlueError(ValueError):
         ...     print(str(error).partition(",")[0])
         preset is 'medium'
     """
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory was short, as Python and numpy, torch or OpenCV do.
+
+    Args:
+        error: any.
+    """
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or any(text in said for text in _NO_MEMORY)

@@ -45,6 +45,16 @@ def test_demo_draws_beats_plain_nearest_neighbours_and_agrees_with_the_readme(ru
         assert 100 * measured["precision"] == pytest.approx(precision, abs=0.5)
 
 
+def test_demo_replaces_its_own_picture_only(run, tmp_path):
+    (tmp_path / "demo.png").write_text("mine")
+    outcome = run("demo", "-o", tmp_path, "--max-keypoints", 200)
+    assert outcome.code == 1 and "demo.png: was not made by LinGlue" in outcome.err and outcome.err.count("\n") == 1
+    assert (tmp_path / "demo.png").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
+    for option in (["--overwrite"], []):  # then it is its own
+        assert run("demo", "-o", tmp_path, "--max-keypoints", 200, *option).code == 0
+        assert cv2.imread(str(tmp_path / "demo.png")) is not None
+
+
 def test_demo_refuses_a_file_as_its_folder(run, tmp_path):
     (tmp_path / "file").write_text("")
     outcome = run("demo", "-o", tmp_path / "file")

@@ -68,10 +68,33 @@ def test_outputs_that_are_inputs_or_each_other(run, here, arguments):
     assert content(here) == before
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("match", ".", "--draw", "sub/drawn"),
+        ("eval", "homography", ".", "--plot", "b.png"),
+        ("eval", "pose", ".", "sub", "--plot", "sub/curve.pdf"),
+    ],
+)
+def test_no_picture_is_written_among_the_images_that_are_read(run, here, arguments):
+    before = content(here)
+    outcome = run(*arguments)
+    assert outcome.code == 1 and "lies in the input folder" in outcome.err
+    assert content(here) == before
+
+
+def test_features_are_exported_to_a_new_folder_only(run, here):
+    assert run("export", "work", "--npz", "new").code == 0
+    before = content(here)
+    outcome = run("export", "work", "--npz", "new")
+    assert outcome.code == 1 and "new: exists already, expected a new folder" in outcome.err
+    assert content(here) == before
+
+
 def test_names_do_not_leave_the_folder_they_are_exported_to(run, here):
     with Workspace(here / "work").features() as store:
         store.put("../../escaped", "test", some_features())
-    outcome = run("export", "work", "--npz", here / "out" / "npz")
+    outcome = run("export", "work", "--npz", here / "out")
     assert outcome.code == 1 and "image name is '../../escaped', expected a plain path below" in outcome.err
     assert not list(here.parent.rglob("escaped*")) and not (here / "out").exists()
 

@@ -84,6 +84,15 @@ def test_deleted_images_vanish_everywhere_and_come_back_for_nothing(run, folder)
     assert facts(run("extract", folder / "images", "-o", work, *FEW, "--json"))["made"] == 0
 
 
+def test_moved_images_are_found_where_they_are_now(run, folder):
+    (folder / "images").rename(folder / "moved")
+    found = facts(run("extract", folder / "moved", "-o", folder / "work", *FEW, "--json"))
+    assert (found["made"], found["kept"]) == (0, 4)
+    with Workspace(folder / "work").features() as store:
+        assert store.paths() == {name: folder / "moved" / name for name in NAMES[:-1]}
+        assert store.changed() == []
+
+
 def test_an_image_of_the_same_size_and_time_but_other_content(run, folder):
     path = folder / "images" / NAMES[0]
     run("extract", folder / "images", "-o", folder / "work", *FEW)
@@ -130,7 +139,7 @@ def test_what_is_missing_in_a_finished_folder_is_made_again(run, folder, name):
     before = {path: path.stat().st_mtime_ns for path in work.rglob("*.bin")}
     path = work / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert "unfinished" in facts(run("status", work, "--json"))["model"]["state"] or name == "model/points3D.bin"
+    assert "unfinished or damaged" in facts(run("status", work, "--json"))["model"]["state"]
     run("reconstruct", folder / "images", "-o", work, *FEW, *INTRINSICS)
     assert path.exists()
     if not name.startswith("model"):
@@ -237,6 +246,53 @@ def test_status_tells_what_is_current_without_heavy_packages(run, folder):
     assert subprocess.run([sys.executable, "-c", code, str(work)], capture_output=True).returncode == 0
 
 
+def test_status_notices_what_changed_behind_its_back(run, folder):
+    work = folder / "work"
+    with (work / "model" / "points3D.bin").open("r+b") as file:
+        file.truncate(100)
+    assert facts(run("status", work, "--json"))["model"]["state"] == "unfinished or damaged: model"
+    assert run("reconstruct", folder / "images", "-o", work, *FEW, *INTRINSICS).code == 0
+    assert facts(run("status", work, "--json"))["model"]["state"] == "current"
+    (folder / "images" / NAMES[0]).unlink()
+    assert facts(run("status", work, "--json"))["features"]["changed"] == [NAMES[0]]
+    assert run("match-pairs", work, "--matcher", "mnn", "--workers", 1).code == 0
+    state = "stale: matches have changed since"
+    assert facts(run("status", work, "--json"))["model"]["state"] == state
+    assert facts(run("export", work, "--ply", folder / "p.ply", "--json"))["problems"] == [f"the model is {state}"]
+
+
+def test_a_wrong_folder_makes_nothing_stale(run, folder):
+    before = facts(run("status", folder / "work", "--json"))
+    refused(run("extract", folder / "work", "-o", folder / "work", *FEW), "none of its images could be used")
+    assert facts(run("status", folder / "work", "--json")) == before
+
+
+def test_dense_points_and_reports_are_of_the_model_that_is_there(run, folder):
+    pytest.importorskip("plotly")
+    work, user = folder / "work", folder / "work" / "dense" / "mine.txt"
+    assert "derived" not in facts(run("status", work, "--json"))
+    dense = ("dense", work, "-o", folder / "points.ply", "--resize", 64, "--planes", 8, "--device", "cpu")
+    assert run(*dense).code == 0 and run("report", work, "--points", 10, "--pairs", 0).code == 0
+    user.write_text("mine")
+    found = facts(run("status", work, "--json"))
+    (kept,) = (path for path in user.parent.iterdir() if path != user)
+    assert found["derived"] == {f"dense/{kept.name}": True, "report.html": True}
+    assert found["bytes"]["dense"] > 0 and found["bytes"]["report.html"] > 0
+    assert facts(run("clean", work, "--json"))["removed"] == []
+    next((kept / "images").rglob("*.png")).unlink()
+    assert run(*dense).code == 0 and len(list((kept / "images").rglob("*.png"))) == VIEWS - 1  # made again
+
+    run("extract", folder / "images", "-o", work, "--max-keypoints", 200, "--workers", 1)
+    assert run("match-pairs", work, "--workers", 1).code == 0
+    assert "the model is stale" in run("report", work, "-o", folder / "r.html", "--points", 10, "--pairs", 0).out
+    assert run("map", work, *INTRINSICS).code == 0
+    assert facts(run("status", work, "--json"))["derived"] == {f"dense/{kept.name}": False, "report.html": False}
+    assert facts(run("clean", work, "--json"))["removed"] == [str(kept), str(work / "report.html")]
+    assert user.read_text() == "mine"
+    (work / "report.html").write_text("mine")
+    refused(run("report", work, "--points", 10, "--pairs", 0), "report.html: was not made by LinGlue in this folder")
+
+
 def test_clean_removes_what_is_stale_and_only_ours(run, folder):
     work = folder / "work"
     run("extract", folder / "images", "-o", work, "--max-keypoints", 100, "--workers", 1)
@@ -246,7 +302,7 @@ def test_clean_removes_what_is_stale_and_only_ours(run, folder):
     removed = facts(run("clean", work, "--model", "--json"))["removed"]
     assert str(work / "database.db") in removed and (work / "my.db").exists()
     assert not (work / "summary.json").exists() and (work / "pairs.tsv").exists()
-    assert (work / "model" / "mine.txt").read_text() == "mine"
+    assert (work / "model" / "mine.txt").read_text() == "mine" and not (work / "pictures").exists()
 
 
 def test_colmaps_own_layout(run, folder, monkeypatch):

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from linglue.cli import common
 from linglue.core.progress import Verbosity, set_verbosity, verbosity
-from linglue.errors import LinGlueError
+from linglue.errors import LinGlueError, is_out_of_memory
 
 # Only the module of the command that runs is imported: matching must not load training or evaluation.
 COMMANDS = {
@@ -63,6 +63,10 @@ OUTPUTS = frozenset(
         "undistorted",
     }
 )
+
+
+PICTURES = frozenset({"draw", "plot"})  # of these, what could be taken for an input by the next run
+MEMORY = ("workers", "resize", "max_keypoints", "tile", "planes", "points")  # options that decide how much is needed
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -121,11 +125,27 @@ def _run(chosen: str | None, arguments: Sequence[str]) -> None:
     logging.getLogger("linglue").setLevel(levels[verbosity()])
     _check_paths(options)
     with warnings.catch_warnings(record=not options.verbose):  # of other packages, about their own insides
-        _module(options.command).run(options)
+        try:
+            _module(options.command).run(options)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise LinGlueError(_what_to_lower(options)) from error
+
+
+def _what_to_lower(options: argparse.Namespace) -> str:
+    """For whoever has too little memory, in one line."""
+    names = [f"--{name.replace('_', '-')}" for name in MEMORY if hasattr(options, name)]
+    if options.command.startswith("train"):
+        names = ["batch or keypoints in the file of settings"]
+    return f"out of memory, expected {'lower values of ' + ', '.join(names) if names else 'more of it'}"
 
 
 def _check_paths(options: argparse.Namespace) -> None:
-    """No output of any command is one of its inputs or another output. A work folder may be where the images are."""
+    """No output of any command is one of its inputs, or another output; no picture is written into a folder of images.
+
+    A work folder may be where the images are.
+    """
     read: list[str | Path] = []
     written: list[Path] = []
     for name, value in vars(options).items():
@@ -135,6 +155,11 @@ def _check_paths(options: argparse.Namespace) -> None:
             elif name not in OUTPUTS and isinstance(path, str | Path):
                 read += [path, str(path).partition("::")[0]]  # FILE.h5::IMAGE
     common.check_outputs([path for path in read if os.path.lexists(path)], written)
+    folders = [path for path in read if Path(path).is_dir()]
+    for picture in (getattr(options, name) for name in PICTURES if getattr(options, name, None) is not None):
+        for folder in folders:
+            if Path(os.path.realpath(picture)).is_relative_to(os.path.realpath(folder)):
+                raise LinGlueError(f"{picture}: lies in the input folder {folder}, expected a picture elsewhere")
 
 
 def _failed(line: str, code: int) -> int:

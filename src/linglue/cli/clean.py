@@ -12,7 +12,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `linglue clean`."""
     common.add_work(parser)
     parser.add_argument(
-        "--model", action="store_true", help="also database, model, pictures and summary that LinGlue made"
+        "--model",
+        action="store_true",
+        help="also database, model, pictures, summary, dense points and report that LinGlue made",
     )
     common.add_json(parser)
 
@@ -24,7 +26,9 @@ def run(options: argparse.Namespace) -> None:
     with work.locked(), work.features() as features, work.matches() as matches:
         images = features.prune()
         pairs = matches.prune(current_state(work, features, matches).matched)
-        outputs = [path for path in work.outputs() if path != work.pairs] if options.model else []
+        outputs = [path for path, current in work.derived().items() if options.model or not current]
+        if options.model:
+            outputs += [path for path in work.outputs() if path != work.pairs]
         removed = [str(path) for path in work.remove(outputs)]
         if options.model:
             work.note(mapped={}, verified=None, continued_from=None)

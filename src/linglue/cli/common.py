@@ -6,7 +6,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from linglue.matcher import MatcherConfig
     from linglue.sfm.extract import ExtractConfig
     from linglue.sfm.scan import ScanConfig
+    from linglue.sfm.store import MatchStore
     from linglue.sfm.workspace import Workspace
 
 
@@ -156,7 +158,6 @@ def engine(options: argparse.Namespace, device: str, workers: int | None = None)
         workers: processes of the pool unless given; None: as many as suit the device.
     """
     from linglue.core.pool import Pool, default_workers
-    from linglue.core.ray_engine import Ray
 
     if options.workers is not None and options.workers < 1:
         raise LinGlueError(f"--workers is {options.workers}, expected at least 1")
@@ -166,6 +167,8 @@ def engine(options: argparse.Namespace, device: str, workers: int | None = None)
             if value:
                 raise LinGlueError(f"{option} is given, expected only with --engine ray")
         return Pool(options.workers or workers or default_workers(device))
+    from linglue.core.ray_engine import Ray
+
     ray = Ray(options.workers, options.address, device, ship_images)
     ray.connect()
     return ray
@@ -193,6 +196,25 @@ def check_work(folder: Path) -> Workspace:
     if not work.features_file.is_file():
         raise LinGlueError(f"{folder}: holds no {work.features_file.name}, expected a folder of `linglue extract`")
     return work
+
+
+@contextmanager
+def stored_matches(work: Workspace) -> Iterator[MatchStore | None]:
+    """The matches of a work folder, open; None where there are none yet: commands that only read make nothing."""
+    if not work.matches_file.is_file():
+        yield None
+        return
+    with work.matches() as matches:
+        yield matches
+
+
+def model_problems(work: Workspace) -> list[str]:
+    """A line if the model of a work folder is not what its features and matches would give."""
+    from linglue.sfm.current import current_state, model_state
+
+    with work.features() as features, stored_matches(work) as matches:
+        state = model_state(work, features, current_state(work, features, matches))
+    return [] if state in ("current", None) else [f"the model is {state}"]
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

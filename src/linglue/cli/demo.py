@@ -16,6 +16,7 @@ from linglue.io.images import Image
 from linglue.matcher import Matcher
 from linglue.matching.baselines import mutual_matches
 from linglue.matching.nearest import nearest_both_ways
+from linglue.sfm.workspace import Workspace
 from linglue.types import Features, FloatArray
 
 THRESHOLD = 3.0  # pixels from the true position at which a match counts as correct
@@ -44,12 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, default=Path("linglue-demo"), metavar="DIR", help="folder for the picture"
     )
     common.add_max_keypoints(parser, default=2048)
+    common.add_overwrite(parser)
     common.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Do what `linglue demo` was asked for, and report it."""
     common.check_folder(options.output)
+    work, picture = Workspace(options.output), options.output / "demo.png"
+    work.check_free([picture], options.overwrite, "another folder by -o, or --overwrite to replace it")
     report = common.Report(options.json)
     pair = load_motorcycle()
     result = Matcher.from_pretrained().match(pair.left, pair.right, options.max_keypoints)
@@ -60,8 +64,8 @@ def run(options: argparse.Namespace) -> None:
     report.line(f"seconds of LinGlue: {seconds}", seconds=dict(result.timing))
 
     options.output.mkdir(parents=True, exist_ok=True)
-    picture = options.output / "demo.png"
-    viz.save_image(picture, viz.compare(ours, plain, "LinGlue", "mutual nearest neighbours"))
+    with work.making(picture, "demo"):
+        viz.save_image(picture, viz.compare(ours, plain, "LinGlue", "mutual nearest neighbours"))
     report.line(f"picture: {picture} (green: within {THRESHOLD:.0f} px of the truth, red: wrong)", picture=str(picture))
     report.finish()
 

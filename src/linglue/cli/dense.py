@@ -38,4 +38,6 @@ def run(options: argparse.Namespace) -> None:
     with work.locked():
         cloud = densify(work, options.output, config)
     report.line(f"{options.output}: {len(cloud)} points", file=str(options.output), points=len(cloud))
+    for problem in common.model_problems(work):
+        report.line(problem)
     report.finish()

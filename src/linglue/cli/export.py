@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--colmap-text", type=Path, metavar="FILE.txt", help="matches for `colmap matches_importer --match_type raw`"
     )
-    parser.add_argument("--npz", type=Path, metavar="DIR", help="features, one IMAGE.npz per image")
+    parser.add_argument("--npz", type=Path, metavar="DIR", help="features, one IMAGE.npz per image; a new folder")
     parser.add_argument("--ply", type=Path, metavar="FILE.ply", help="the points of the model, with colours")
     parser.add_argument("--model-text", type=Path, metavar="DIR", help="the model in COLMAP's text files; a new folder")
     parser.add_argument(
@@ -45,12 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Do what `linglue export` was asked for, and report it."""
-    from linglue.sfm.current import current_state
+    from linglue.sfm.current import current_state, model_state
 
     work = common.check_work(options.work)
     _check_outputs(options, work)
     report = common.Report(options.json)
-    with work.reading(), work.features() as features, _matches(work) as matches:
+    with work.reading(), work.features() as features, common.stored_matches(work) as matches:
         state, stale = current_state(work, features, matches), features.stale()
         if (options.hloc_features or options.npz) and not state.counts:
             raise LinGlueError(f"{work.folder}: holds no current features, expected those of `linglue extract`")
@@ -60,10 +59,13 @@ def run(options: argparse.Namespace) -> None:
         if matches is not None:
             _export_matches(options, state, matches)
         _export_model(options, work, features)
+        model = model_state(work, features, state)
     files = [str(path) for path in _targets(options) if path]
     problems = state.problems()
     if stale:
         problems.insert(0, f"{len(stale)} images are not current any more, left out")
+    if (options.ply or options.model_text or options.undistorted) and model not in ("current", None):
+        problems.insert(0, f"the model is {model}")
     report.line(
         f"{len(state.counts)} images, {len(state.matched)} pairs; written: {', '.join(files)}",
         images=len(state.counts),
@@ -92,11 +94,9 @@ def _check_outputs(options: argparse.Namespace, work: Workspace) -> None:
     common.check_output(options.hloc_matches, HDF5)
     common.check_output(options.colmap_text, (".txt",))
     common.check_output(options.ply, (".ply",))
-    if options.npz is not None:
-        common.check_folder(options.npz)
     if options.images is not None and not options.images.is_dir():
         raise LinGlueError(f"{options.images}: no such folder, expected the folder of the images")
-    for folder in (options.model_text, options.undistorted):
+    for folder in (options.npz, options.model_text, options.undistorted):
         if folder is not None:
             check_new_folder(folder)
     if (options.hloc_matches or options.colmap_text) and not work.matches_file.is_file():
@@ -105,28 +105,19 @@ def _check_outputs(options: argparse.Namespace, work: Workspace) -> None:
         raise LinGlueError(f"{work.folder}: holds no model, expected a folder of `linglue reconstruct`")
 
 
-@contextmanager
-def _matches(work: Workspace) -> Iterator[MatchStore | None]:
-    """The matches, if there are any: exporting makes nothing."""
-    if not work.matches_file.is_file():
-        yield None
-        return
-    with work.matches() as matches:
-        yield matches
-
-
 def _export_features(options: argparse.Namespace, names: list[str], features: FeatureStore) -> None:
     from linglue.io.hloc import save_hloc_features
     from linglue.io.npz import save_features
+    from linglue.sfm.export_model import new_folder
 
     if options.hloc_features:
         save_hloc_features(options.hloc_features, ((name, features.get(name)) for name in _shown(names, "image")))
     if options.npz:
-        targets = {name: path_below(options.npz, check_name(name, features.path), ".npz") for name in names}
-        for name in _shown(names, "image"):
-            target = targets[name]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            save_features(target, features.get(name))
+        with new_folder(options.npz) as partial:
+            for name in _shown(names, "image"):
+                target = path_below(partial, check_name(name, features.path), ".npz")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                save_features(target, features.get(name))
 
 
 def _export_matches(options: argparse.Namespace, state: Current, matches: MatchStore) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from linglue.cli import common
 from linglue.errors import LinGlueError
-from linglue.sfm.current import current_state
+from linglue.sfm.current import current_state, model_state
 from linglue.sfm.workspace import Workspace
 
 
@@ -23,18 +23,21 @@ def run(options: argparse.Namespace) -> None:
     """Do what `linglue status` was asked for, and report it."""
     work = common.check_work(options.work)
     report = common.Report(options.json)
-    with work.reading(), work.features() as features:
-        if work.matches_file.is_file():
-            with work.matches() as matches:
-                state, rows = current_state(work, features, matches), len(matches.rows())
-        else:
-            state, rows = current_state(work, features, None), 0
-        stale, imported = features.stale(), features.imported()
+    with work.reading(), work.features() as features, common.stored_matches(work) as matches:
+        state, rows = current_state(work, features, matches), 0 if matches is None else len(matches.rows())
+        stale, imported, changed = features.stale(), features.imported(), features.changed()
+        model = model_state(work, features, state)
     kind = "imported" if imported else "extracted"
     keypoints = sum(state.counts.values())
     report.line(
         f"features: {len(state.counts)} images, {keypoints} keypoints, {kind}; {len(stale)} stale",
-        features={"images": len(state.counts), "keypoints": keypoints, "origin": kind, "stale": stale},
+        features={
+            "images": len(state.counts),
+            "keypoints": keypoints,
+            "origin": kind,
+            "stale": stale,
+            "changed": changed,
+        },
     )
     report.line(
         f"pairs: {len(state.pairs)}; {len(state.matched)} matched, {len(state.unmatched)} to be matched; "
@@ -46,35 +49,27 @@ def run(options: argparse.Namespace) -> None:
             "stale": rows - len(state.matched),
         },
     )
-    for problem in state.problems():
+    problems = state.problems()
+    if changed:
+        problems.append(f"{len(changed)} images are not there any more as they were extracted, e.g. {changed[0]}")
+    for problem in problems:
         report.line(problem)
-    _report_model(report, work, state.counts)
+    _report_model(report, work, model)
+    _report_derived(report, work)
     sizes = _sizes(work)
     report.line("sizes: " + ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in sizes.items()), bytes=sizes)
     report.finish()
 
 
-def _report_model(report: common.Report, work: Workspace, counts: dict[str, int]) -> None:
-    made = work.notes()["made"]
-    ours = {name: entry["made_from"] for name, entry in made.items()}
-    if work.model.name not in ours:
+def _report_model(report: common.Report, work: Workspace, state: str | None) -> None:
+    if state is None:
         report.line("model: none", model=None)
         return
-    mapped = work.notes().get("mapped", {}).get("features", {})
-    with work.features() as features:
-        current = features.made_from()
-    usable = {name for name, count in counts.items() if count}
-    missing = [name for name in ours if not (work.folder / name).exists()]
-    state = "current"
-    if ours[work.model.name] is None or missing:
-        state = f"unfinished (missing: {', '.join(missing) or 'the rest of the model'})"
-    elif mapped != {name: current[name] for name in usable}:
-        state = "stale: images or features have changed since"
     summary = _summary(work.summary)
     numbers = summary.get("model", {})
+    told = "{registered} of {images} images registered, {points} points; ".format(**numbers) if numbers else ""
     report.line(
-        f"model: {numbers.get('registered', 0)} of {numbers.get('images', 0)} images registered, "
-        f"{numbers.get('points', 0)} points; {state}",
+        f"model: {told}{state}",
         model={**numbers, "state": state},
         unregistered=summary.get("reasons", {}),
         problems=summary.get("problems", []),
@@ -83,6 +78,13 @@ def _report_model(report: common.Report, work: Workspace, counts: dict[str, int]
         report.line(f"without a pose: {name} ({reason})")
     for problem in summary.get("problems", []):
         report.line(f"problem: {problem}")
+
+
+def _report_derived(report: common.Report, work: Workspace) -> None:
+    """What other commands made from the model."""
+    found = {path.relative_to(work.folder).as_posix(): current for path, current in work.derived().items()}
+    for name, current in found.items():
+        report.line(f"{name}: {'current' if current else 'stale: of another model, or unfinished'}", derived=found)
 
 
 def _summary(path: Path) -> dict[str, Any]:
@@ -96,7 +98,7 @@ def _summary(path: Path) -> dict[str, Any]:
 
 
 def _sizes(work: Workspace) -> dict[str, int]:
-    paths = [work.features_file, work.matches_file, *work.outputs()]
+    paths = [work.features_file, work.matches_file, *work.outputs(), work.dense, work.report]
     found = {}
     for path in paths:
         if path.exists():

@@ -56,7 +56,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
     A process that is killed leaves the old folder or the new one; see `remove_leftovers`. The folder above must exist.
     """
-    path = Path(path)
+    path = Path(path).absolute()  # "." has no name
     temporary, old = (path.with_name(f"{_mark()}.{state}") for state in (_PART, f"{_OLD}.{path.name}"))
     try:
         temporary.mkdir()
@@ -77,8 +77,19 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def temporary_folder(path: str | Path) -> Iterator[Path]:
+    """A new folder beside `path`, which must be in an existing one, to work in; it is gone when the block ends."""
+    temporary = Path(path).with_name(f"{_mark()}.{_PART}")
+    temporary.mkdir()
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def remove_leftovers(folder: str | Path, older_than: float = 0.0) -> None:
-    """Remove what killed processes left of `atomic_path` and `atomic_folder` in a folder, and nothing else.
+    """Remove what killed processes left of temporary files and folders in a folder, and nothing else.
 
     Args:
         folder: Looked into, but not below.

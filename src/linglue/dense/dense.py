@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from linglue.core.atomic import atomic_path
-from linglue.core.fingerprint import file_sha256, fingerprint
+from linglue.core.fingerprint import fingerprint
 from linglue.core.progress import progress
 from linglue.dense.fuse import FuseConfig, fuse
 from linglue.dense.sweep import DepthMap, plane_depths, sweep
@@ -17,9 +17,7 @@ from linglue.dense.views import StereoView, stereo_views
 from linglue.errors import LinGlueError
 from linglue.io.ply import Cloud, write_ply
 from linglue.sfm.export_model import export_undistorted
-from linglue.sfm.workspace import MODEL_FILES, Workspace
-
-FOLDER = "dense"  # in the work folder
+from linglue.sfm.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,6 @@ def densify(work: Workspace, target: Path, config: DenseConfig | None = None) ->
         >>> densify(Workspace(Path("work")), Path("points.ply"))  # doctest: +SKIP
     """
     config = config or DenseConfig()
-    if not all((work.model / name).is_file() for name in MODEL_FILES):
-        raise LinGlueError(f"{work.folder}: holds no model, expected a folder of `linglue reconstruct`")
     folder = _undistorted(work)
     views = stereo_views(folder, config.longer_side, config.neighbours)
     made_from = fingerprint(
@@ -86,14 +82,19 @@ def depth_of(views: dict[str, StereoView], name: str, config: DenseConfig) -> De
 
 
 def _undistorted(work: Workspace) -> Path:
-    """The folder of this model's undistorted images; made if it is not there."""
-    state = hashlib.sha256("".join(file_sha256(work.model / name) for name in MODEL_FILES).encode()).hexdigest()[:12]
-    folder = work.folder / FOLDER / state
-    if not folder.is_dir():
-        folder.parent.mkdir(exist_ok=True)
+    """The folder of this model's undistorted images; made if it is not all there."""
+    model = work.model_id()
+    if model is None:
+        raise LinGlueError(f"{work.folder}: holds no model, expected a folder of `linglue reconstruct`")
+    folder = work.dense / model
+    if not work.is_made(folder, model):
+        work.check_free([folder], expected="that it is moved away")
+        work.remove([folder])
         with work.features() as features:
             paths = features.paths()
-        export_undistorted(work.model, paths, folder)
+        work.dense.mkdir(exist_ok=True)
+        with work.making(folder, model):
+            export_undistorted(work.model, paths, folder)
     (folder / "depth").mkdir(exist_ok=True)
     return folder
 

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from linglue.core.progress import Stopwatch
+from linglue.errors import is_out_of_memory
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.network.batch import matchable
 from linglue.network.linglue import LinGlue
@@ -330,10 +331,8 @@ def main(arguments: Sequence[str]) -> None:
     """
     try:
         print(json.dumps(_child(json.loads(arguments[0]))))
-    except MemoryError:
-        sys.exit(_NO_MEMORY)
-    except RuntimeError as error:  # torch's way to say the same
-        if "memory" not in str(error):
+    except Exception as error:
+        if not is_out_of_memory(error):
             raise
         sys.exit(_NO_MEMORY)
 

@@ -6,6 +6,7 @@ itself. Matches: one group per pair, with the partner of every keypoint of the f
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -222,5 +223,6 @@ def _opened(path: str | Path, mode: str, named: str | Path | None = None) -> Ite
         with h5py.File(path, mode) as file:
             yield file
     except OSError as error:
-        doing, reason = "read" if mode == "r" else "written", str(error).splitlines()[0]
+        reason = os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
+        doing = "read" if mode == "r" else "written"
         raise LinGlueError(f"{named or path}: not an HDF5 file that can be {doing} ({reason})") from error

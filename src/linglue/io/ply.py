@@ -23,7 +23,7 @@ class Cloud:
 
     points: NDArray[np.float64]  # (N, 3)
     colours: NDArray[np.uint8]  # (N, 3) RGB
-    normals: NDArray[np.float64]  # (N, 3) of length 1
+    normals: NDArray[np.float64]  # (N, 3) of length 1, or 0 where they are unknown
 
     def __len__(self) -> int:
         return len(self.points)

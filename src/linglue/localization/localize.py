@@ -139,8 +139,11 @@ def localize_queries(
                         failures[query.name] = result
                         continue
                     found[query.name] = Located.of(query.name, made_from, result)
-                    file.write(_line(found[query.name]))
-                    file.flush()
+                    try:
+                        file.write(_line(found[query.name]))
+                        file.flush()
+                    except OSError as error:
+                        raise LinGlueError(f"{record}: cannot be written ({error.strerror})") from error
             problems += [failures[query.name] for query in queries if query.name in failures]
             _write_record(record, {**known, **found}.values())
     return Run([found[query.name] for query in queries if query.name in found], problems, len(found) - kept, kept)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from linglue.core.fingerprint import fingerprint
 from linglue.io.pair_list import Pair, read_pairs
 from linglue.sfm.store import FeatureStore, MatchRow, MatchStore
 from linglue.sfm.workspace import Workspace
@@ -39,6 +41,41 @@ class Current:
         if self.unpaired and self.pairs:
             told.append(f"{len(self.unpaired)} images are in no pair: `linglue pairs` chooses anew")
         return told
+
+
+def matches_fingerprint(matched: Mapping[Pair, MatchRow]) -> str:
+    """Of the matches that a model is made from."""
+    return fingerprint(
+        matches=[[*pair, row.features0, row.features1, row.matcher] for pair, row in sorted(matched.items())]
+    )
+
+
+def model_state(work: Workspace, features: FeatureStore, current: Current) -> str | None:
+    """Whether the model is what features and matches would give.
+
+    Args:
+        work: the folder.
+        features: its features.
+        current: of `current_state`.
+
+    Returns:
+        "current", or what is wrong in a few words; None where LinGlue made no model.
+    """
+    notes = work.notes()
+    made, mapped = notes["made"], notes.get("mapped", {})
+    if work.model.name not in made:
+        return None
+    ours = {path.relative_to(work.folder).as_posix(): path for path in work.outputs() if path != work.pairs}
+    states = {name: made[name]["made_from"] for name in ours if name in made}
+    broken = [name for name, state in states.items() if state is None or not work.is_made(ours[name], state)]
+    if broken:
+        return f"unfinished or damaged: {', '.join(broken)}"
+    made_from = features.made_from()
+    if mapped.get("features") != {name: made_from[name] for name, count in current.counts.items() if count}:
+        return "stale: images or features have changed since"
+    if mapped.get("matches") != matches_fingerprint(current.matched):
+        return "stale: matches have changed since"
+    return "current"
 
 
 def current_state(work: Workspace, features: FeatureStore, matches: MatchStore | None) -> Current:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
+from PIL import Image
 
-from linglue.core.atomic import atomic_folder, atomic_path
+from linglue.core.atomic import atomic_folder
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
 from linglue.io.images import read_image
-from linglue.sfm.sparse_model import read_model, registered_names
+from linglue.io.ply import Cloud, write_ply
+from linglue.sfm.sparse_model import check_written, read_model, registered_names
 
 if TYPE_CHECKING:
     import pycolmap
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 JPEG_QUALITY = 96  # of images that must be written anew
 
 POINTS = "points.ply"
+UPRIGHT = "upright"  # folder of links to the images, while they are undistorted
 _PURPOSE = "a 3D model"
 
 
@@ -35,9 +37,7 @@ def export_ply(model: Path, target: Path) -> None:
         model: folder of the model.
         target: the file, replaced if it is there.
     """
-    points = read_model(model)
-    with atomic_path(target) as partial:
-        points.export_PLY(partial)
+    write_ply(target, _cloud(read_model(model)))
 
 
 def export_text(model: Path, target: Path) -> None:
@@ -51,8 +51,9 @@ def export_text(model: Path, target: Path) -> None:
     spaced = next((name for name in registered_names(found) if len(name.split()) != 1), None)
     if spaced is not None:
         raise LinGlueError(f"{model}: {spaced!r} has white space, expected names without: COLMAP's text cannot hold it")
-    with _new_folder(target) as partial:
+    with new_folder(target) as partial:
         found.write_text(partial)
+        check_written(found, partial)
 
 
 def export_undistorted(model: Path, images: Mapping[str, Path], target: Path) -> int:
@@ -71,22 +72,40 @@ def export_undistorted(model: Path, images: Mapping[str, Path], target: Path) ->
     missing = [name for name in names if name not in images or not images[name].is_file()]
     if missing:
         raise LinGlueError(f"{model}: {len(missing)} of its images are not found, e.g. {missing[0]}, expected --images")
-    with _new_folder(target) as partial, tempfile.TemporaryDirectory(dir=target.absolute().parent) as upright:
+    with new_folder(target) as partial:
         for name in names:
-            _link_upright(images[name], Path(upright) / name)
-        quiet_pycolmap(_PURPOSE).undistort_images(partial, model, upright, jpeg_quality=JPEG_QUALITY)
+            _link_upright(images[name], partial / UPRIGHT / name)
+        quiet_pycolmap(_PURPOSE).undistort_images(partial, model, partial / UPRIGHT, jpeg_quality=JPEG_QUALITY)
         models = [file for file in (partial / "sparse").iterdir() if file.is_file()]
         (partial / "sparse" / "0").mkdir()
         for file in models:
             file.rename(partial / "sparse" / "0" / file.name)
-        for entry in partial.iterdir():  # COLMAP's scripts for dense stereo
+        for entry in list(partial.iterdir()):  # the images as they were, and COLMAP's scripts for dense stereo
             if entry.name not in ("images", "sparse"):
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        undistorted = read_model(partial / "sparse" / "0")
-        undistorted.export_PLY(partial / POINTS)
+        undistorted = _check_undistorted(partial, names)
+        write_ply(partial / POINTS, _cloud(undistorted))
         text = json.dumps(_transforms(undistorted), indent=1, ensure_ascii=False)
         (partial / "transforms.json").write_text(text + "\n", encoding="utf-8")
     return len(names)
+
+
+def _cloud(model: pycolmap.Reconstruction) -> Cloud:
+    """The points of a model; they have no normals."""
+    points = [model.point3D(number) for number in sorted(model.point3D_ids())]
+    places = np.array([point.xyz for point in points]).reshape(-1, 3)
+    return Cloud(places, np.array([point.color for point in points], np.uint8).reshape(-1, 3), np.zeros_like(places))
+
+
+def _check_undistorted(folder: Path, names: Sequence[str]) -> pycolmap.Reconstruction:
+    """The model of undistorted images that COLMAP wrote; it does not notice a full disk."""
+    try:
+        for name in names:
+            with Image.open(folder / "images" / name) as image:
+                image.load()
+        return read_model(folder / "sparse" / "0")
+    except (OSError, SyntaxError, LinGlueError) as error:  # what Pillow says about files that were cut
+        raise OSError("not whole, the disk may be full") from error
 
 
 def _transforms(model: pycolmap.Reconstruction) -> dict[str, Any]:
@@ -118,7 +137,7 @@ def _link_upright(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
+def new_folder(target: Path) -> Iterator[Path]:
     """A folder to write to that takes the name of `target`, which must not exist, when the block ends well."""
     check_new_folder(target)
     try:

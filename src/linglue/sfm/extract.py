@@ -82,9 +82,12 @@ def extract_images(
     """
     if store.imported():
         return _use_imported(images, store)
+    if not images:  # a wrong folder: what is current stays so
+        return Extracted([], [], 0, 0, 0)
     settings = config.settings()
     wanted = {image.name: features_fingerprint(settings, image.sha256, image.mask_sha256) for image in images}
     there = store.expect(wanted)
+    store.locate({image.name: image.path for image in images if image.name in there})
     missing = [image for image in images if image.name not in there]
     failures: dict[str, str] = {}
     bar = progress(total=len(images), initial=len(images) - len(missing), unit="image", desc="extract")
@@ -127,6 +130,7 @@ def _use_imported(images: list[ImageFile], store: FeatureStore) -> Extracted:
         else:
             have, want = (f"{s.width}x{s.height}" for s in (sizes[image.name], size))
             problems.append(f"{image.name}: left out (its imported features are of {have} pixels, it has {want})")
+    store.locate({image.name: image.path for image in usable})
     return Extracted(usable, problems, 0, len(usable), sum(counts[image.name] for image in usable))
 
 

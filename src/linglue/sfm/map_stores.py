@@ -18,6 +18,7 @@ from linglue.errors import LinGlueError
 from linglue.io.colmap.database import write_database
 from linglue.io.pair_list import Pair
 from linglue.sfm.cameras import CameraConfig, Cameras, assign_cameras
+from linglue.sfm.current import matches_fingerprint
 from linglue.sfm.map import MappingConfig, build_model, verified_matches, verify_geometry
 from linglue.sfm.retrieval import Retrieval
 from linglue.sfm.sparse_model import ModelStatistics, colour_points, read_model, registered_names, write_model
@@ -47,6 +48,7 @@ class _Plan:
     """What is to be made, and from what."""
 
     made_from: str
+    matches: str  # their fingerprint
     state: dict[str, Any]  # of the images and their features and cameras, to know whether a model can be continued
     cameras: Cameras  # in the order of their images' ids
     start: Path | None  # the model to continue from
@@ -154,16 +156,16 @@ def _plan(
         "mapping": asdict(mapping),
         "given": sorted(cameras.given),
     }
-    pairs = [[*pair, matched[pair].features0, matched[pair].features1, matched[pair].matcher] for pair in inputs.pairs]
+    of_matches = matches_fingerprint(matched)
     # The order of the images decides their ids only: the model means the same.
-    made = fingerprint(matches=pairs, **state, cameras=_describe(cameras, sorted(cameras.by_name)))
+    made = fingerprint(matches=of_matches, **state, cameras=_describe(cameras, sorted(cameras.by_name)))
     order = [name for name in old.get("cameras", {}) if name in cameras.by_name]
     order += [name for name in cameras.by_name if name not in set(order)]
     continues = _can_continue(work, old, {**state, "cameras": _describe(cameras, order)})
     if continues or work.is_made(work.model, made):  # images that have an id in the model must keep it
         cameras = replace(cameras, by_name={name: cameras.by_name[name] for name in order})
     state["cameras"] = _describe(cameras, list(cameras.by_name))
-    return _Plan(made, state, cameras, work.model if continues else None)
+    return _Plan(made, of_matches, state, cameras, work.model if continues else None)
 
 
 def _describe(cameras: Cameras, order: Sequence[str]) -> dict[str, Any]:
@@ -214,7 +216,7 @@ def _ensure_model(
     mapped = build_model(work.database, plan.cameras.given, mapping, plan.start)
     colour_points(mapped.model, inputs.paths)
     work.note(
-        mapped={"made_from": plan.made_from, **plan.state},
+        mapped={"made_from": plan.made_from, "matches": plan.matches, **plan.state},
         smaller_models=list(mapped.smaller),
         continued_from=continued,
     )

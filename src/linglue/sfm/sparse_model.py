@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from linglue.core.atomic import atomic_folder
+from linglue.core.atomic import atomic_folder, temporary_folder
 from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
@@ -92,10 +91,12 @@ def write_model(model: pycolmap.Reconstruction, folder: Path) -> None:
         if not folder.exists():
             with atomic_folder(folder) as temporary:
                 model.write_binary(temporary)
+                check_written(model, temporary)
             return
-        with tempfile.TemporaryDirectory(prefix=".linglue-", dir=folder) as written:
+        with temporary_folder(folder) as written:
             model.write_binary(written)
-            for file in Path(written).iterdir():
+            check_written(model, written)
+            for file in written.iterdir():
                 file.replace(folder / file.name)
     except (OSError, RuntimeError) as error:
         raise LinGlueError(f"{folder}: the model cannot be written ({str(error).splitlines()[0]})") from error
@@ -111,6 +112,25 @@ def read_model(folder: Path) -> pycolmap.Reconstruction:
     except (ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0].rpartition("] ")[2]
         raise LinGlueError(f"{folder}: holds no COLMAP model that can be read ({reason})") from error
+
+
+def check_written(model: pycolmap.Reconstruction, folder: Path) -> None:
+    """Refuse what COLMAP wrote if it is not the whole model: it does not notice a full disk.
+
+    Args:
+        model: that was written.
+        folder: of its files, binary or text.
+    """
+
+    def counts(of: pycolmap.Reconstruction) -> tuple[int, ...]:
+        return of.num_cameras(), of.num_reg_images(), of.num_points3D(), of.compute_num_observations()
+
+    try:
+        whole = counts(read_model(folder)) == counts(model)
+    except LinGlueError:
+        whole = False
+    if not whole:
+        raise OSError("not whole, the disk may be full")
 
 
 def aligned_errors(

@@ -92,6 +92,10 @@ class FeatureStore(SqliteFile):
         rows = self._read("SELECT name, path FROM features WHERE current AND path IS NOT NULL")
         return {name: Path(path) for name, path in rows}
 
+    def changed(self) -> list[str]:
+        """Images whose files are gone or, by size and time of change, not as they were when they were extracted."""
+        return [name for name, path in self.paths().items() if not path.is_file() or self.known_sha256(path) is None]
+
     def expect(self, wanted: Mapping[str, str]) -> set[str]:
         """From now on only these images are current, and only with these fingerprints.
 
@@ -109,6 +113,18 @@ class FeatureStore(SqliteFile):
                 [(name in there, name, name in there) for name in rows],
             )
         return there
+
+    def locate(self, paths: Mapping[str, Path]) -> None:
+        """Note where images lie now, whose features are there already.
+
+        Args:
+            paths: image files by name.
+        """
+        with self._transaction() as connection:
+            connection.executemany(
+                "UPDATE features SET path = ? WHERE name = ? AND path IS NOT ?",
+                [(str(path.absolute()), name, str(path.absolute())) for name, path in paths.items()],
+            )
 
     def put(
         self, name: str, made_from: str, features: Features, path: Path | None = None, imported: bool = False

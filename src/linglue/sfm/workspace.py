@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from linglue.core.atomic import atomic_path, remove_leftovers
+from linglue.core.fingerprint import file_sha256
 from linglue.core.lock import LOCK, locked
 from linglue.errors import LinGlueError
 from linglue.sfm.store import FeatureStore, MatchStore
 
 RECORD = "linglue.json"
+OVERWRITE = "another work folder, or --overwrite to replace it"
 MODEL_FILES = ("cameras.bin", "images.bin", "points3D.bin")  # without any of them there is no model
 
 
@@ -72,6 +75,16 @@ class Workspace:
         return self.pictures / "model.png", self.pictures / "matches.png"
 
     @property
+    def dense(self) -> Path:
+        """Folder of what `linglue dense` keeps: undistorted images and depth maps, in a folder for each model."""
+        return self.folder / "dense"
+
+    @property
+    def report(self) -> Path:
+        """Of `linglue report`."""
+        return self.folder / "report.html"
+
+    @property
     def record(self) -> Path:
         """What is ours in this folder, and what it was made from."""
         return self.folder / RECORD
@@ -79,6 +92,21 @@ class Workspace:
     def outputs(self) -> tuple[Path, ...]:
         """All that is made from features and matches."""
         return (self.pairs, self.database, self.model, self.retrieval, *self.drawings, self.summary)
+
+    def model_id(self) -> str | None:
+        """12 hexadecimal digits of the model's content; None where none is whole."""
+        files = [self.model / name for name in MODEL_FILES]
+        if not all(file.is_file() for file in files):
+            return None
+        return hashlib.sha256("".join(map(file_sha256, files)).encode()).hexdigest()[:12]
+
+    def derived(self) -> dict[Path, bool]:
+        """What was made from a model, and whether it is of the model that is there now."""
+        now, made = self.model_id(), self.notes()["made"]
+        ours = [
+            key for key in sorted(made) if key == self._key(self.report) or key.startswith(f"{self._key(self.dense)}/")
+        ]
+        return {self.folder / key: now is not None and made[key]["made_from"] == now for key in ours}
 
     def features(self, repair: bool = False) -> FeatureStore:
         """The features, open; a damaged store is refused, unless `repair` says to put it aside and begin again."""
@@ -95,7 +123,7 @@ class Workspace:
             return [self.folder]
         stores = [self.features_file, self.matches_file]
         journals = [path.with_name(path.name + end) for path in (*stores, self.database) for end in ("-wal", "-shm")]
-        return [*self.outputs(), *stores, *journals, self.record]
+        return [*self.outputs(), self.dense, self.report, *stores, *journals, self.record]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -143,20 +171,18 @@ class Workspace:
         """Add JSON values to the record."""
         self._write_notes({**self.notes(), **values})
 
-    def check_free(self, paths: Sequence[Path], overwrite: bool = False) -> None:
+    def check_free(self, paths: Sequence[Path], overwrite: bool = False, expected: str = OVERWRITE) -> None:
         """Refuse to replace what is not ours: anything that is there and that the record does not name.
 
         Args:
             paths: what is going to be written.
             overwrite: the user insists.
+            expected: what the user can do instead.
         """
         made = self.notes()["made"]
         for path in paths:
             if not overwrite and os.path.lexists(path) and self._key(path) not in made:
-                raise LinGlueError(
-                    f"{path}: was not made by LinGlue in this folder, expected another work folder, or --overwrite "
-                    "to replace it"
-                )
+                raise LinGlueError(f"{path}: was not made by LinGlue in this folder, expected {expected}")
 
     def is_made(self, path: Path, made_from: str) -> bool:
         """Whether something is all there and was made from this.
@@ -194,11 +220,17 @@ class Workspace:
             entry = notes["made"].pop(self._key(path), None)
             if entry is None or not path.exists():
                 continue
-            for file in [path / name for name in entry.get("bytes") or MODEL_FILES] if path.is_dir() else [path]:
-                file.unlink(missing_ok=True)
-            if path.is_dir() and not any(path.iterdir()):
-                path.rmdir()
+            if path.parent == self.dense:  # all in it is ours
+                shutil.rmtree(path)
+            elif path.is_dir():
+                for name in entry.get("bytes") or MODEL_FILES:
+                    (path / name).unlink(missing_ok=True)
+            else:
+                path.unlink()
             removed.append(path)
+        for folder in (self.model, self.pictures, self.dense):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
         self._write_notes(notes)
         return removed
 
@@ -230,5 +262,5 @@ class Workspace:
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return {file.name: file.stat().st_size for file in files if file.is_file()}
+    base, files = (path, sorted(path.rglob("*"))) if path.is_dir() else (path.parent, [path])
+    return {file.relative_to(base).as_posix(): file.stat().st_size for file in files if file.is_file()}
