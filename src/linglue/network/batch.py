@@ -21,7 +21,13 @@ Entry = Mapping[str, Tensor]  # a batch of images, or one image without the axis
 
 
 def check(entry: Entry, name: str, dim: int) -> None:
-    """Refuse descriptors of another shape than (B, N, dim), or with values that are no numbers."""
+    """Refuse descriptors of another shape than (B, N, dim), or with values that are no numbers.
+
+    Args:
+        entry: the images.
+        name: of the entry, for the complaint.
+        dim: what the network takes.
+    """
     descriptors = entry["descriptors"]
     if descriptors.ndim != 3 or descriptors.shape[-1] != dim:
         raise LinGlueError(
@@ -72,7 +78,14 @@ def view(image: Entry) -> View:
 
 
 def matchable(entry0: Entry, entry1: Entry, x0: Tensor, x1: Tensor) -> list[tuple[View, View, Tensor, Tensor]]:
-    """What `match_descriptors` takes, for every pair: both views, and their new descriptors of x0, x1 (B, N, C)."""
+    """What `match_descriptors` takes, for every pair: both views, and their new descriptors of x0, x1 (B, N, C).
+
+    Args:
+        entry0: images 0 of the pairs.
+        entry1: images 1 of the pairs.
+        x0: (B, N, C) new descriptors of images 0.
+        x1: (B, M, C) of images 1.
+    """
     images0, images1 = unpad({**entry0, "descriptors": x0}), unpad({**entry1, "descriptors": x1})
     return [
         (view(one), view(two), one["descriptors"], two["descriptors"])
@@ -92,7 +105,13 @@ def with_size(entry: Entry) -> Entry:
 
 
 def dense_matches(entry0: Entry, entry1: Entry, found: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """LightGlue's output keys from pairs (K, 2) and scores (K,); indices refer to the padded keypoints."""
+    """LightGlue's output keys from pairs (K, 2) and scores (K,); indices refer to the padded keypoints.
+
+    Args:
+        entry0: images 0 of the pairs.
+        entry1: images 1 of the pairs.
+        found: per pair the matches (K, 2) and their scores (K,).
+    """
     shape0, shape1 = entry0["keypoints"].shape[:2], entry1["keypoints"].shape[:2]
     device = entry0["keypoints"].device
     matches0 = torch.full(shape0, -1, dtype=torch.int64, device=device)

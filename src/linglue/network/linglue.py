@@ -29,7 +29,7 @@ from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import Groups, Selection, all_groups, select
 from linglue.matching.voting import Voting
 from linglue.network.batch import Entry, check, dense_matches, matchable, pad, token_slices, unpad, view, with_size
-from linglue.network.weights import LinGlueConfig, WeightsInfo, find_weights, read_info, read_weights, write_weights
+from linglue.network.weights import LinGlueConfig, WeightsInfo, read_info, read_weights, require_weights, write_weights
 
 EPSILON = 1e-6  # denominator of a query that attends to nothing
 Affine = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -73,14 +73,14 @@ class Memory:
 
 
 def remember(key: Tensor, value: Tensor, heads: Tensor) -> Memory:
-    """The memory of φ(K) and V (M, C); heads (C, C) is one where two channels are of the same head, else zero."""
+    """The memory of key φ(K) and value V (M, C); heads (C, C) is one where two channels are of one head, else zero."""
     return Memory((key.T @ value) * heads, key.sum(0)[:, None] * heads)
 
 
 def pairwise_attention(query: Tensor, key: Tensor, value: Tensor, groups: Iterable[Groups], heads: Tensor) -> Tensor:
-    """Linear attention inside each neighborhood, summed over seeds: φ(Q), φ(K), V (T, C) → (T, C).
+    """Linear attention inside each neighborhood, summed over seeds: query φ(Q), key φ(K), value V (T, C) → (T, C).
 
-    Tokens that no neighborhood contains receive zero.
+    Tokens that none of the groups contains receive zero. heads: see `remember`.
     """
     message = torch.zeros_like(query)
     for group in groups:
@@ -280,17 +280,17 @@ class LinGlue(nn.Module):
     @classmethod
     def from_pretrained(cls, name: str = "sift", device: str = "cpu") -> LinGlue:
         """The network that comes with the package for the features of front-end `name`, in evaluation mode."""
-        return cls.load(find_weights(name), device)
+        return cls.load(require_weights(name), device)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> LinGlue:
-        """The network in a weights file, in float32 and evaluation mode."""
+        """The network in the weights file `path`, in float32 and evaluation mode, on `device`."""
         network = cls(read_info(path).config)
         network.load_state_dict(read_weights(path, network.state_dict()))
         return network.to(device).eval()
 
     def save(self, path: str | Path, kind: str, preset: str, licence: str, training: str) -> None:
-        """Write a weights file that says what it is; the texts are those of `WeightsInfo`."""
+        """Write the weights file `path`, which says what it is: kind, preset, licence, training as in `WeightsInfo`."""
         write_weights(path, self.state_dict(), WeightsInfo(kind, preset, licence, training, self.config))
 
     def forward(self, data: Mapping[str, Entry], matching: MatchingConfig | None = None) -> dict[str, Any]:
@@ -322,7 +322,7 @@ class LinGlue(nn.Module):
         return pad(self._start(images).split([len(image["keypoints"]) for image in images]), entry)
 
     def encode(self, entry0: Entry, entry1: Entry) -> Encoded:
-        """New descriptors of both images; the entries are those of `forward`, with image_size."""
+        """New descriptors of both images; entry0 and entry1 are image0 and image1 of `forward`, with image_size."""
         check(entry0, "image0", self.config.input_dim)
         check(entry1, "image1", self.config.input_dim)
         pairs, batch = [*unpad(entry0), *unpad(entry1)], len(entry0["keypoints"])

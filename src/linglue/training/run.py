@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from filelock import FileLock
 
 from linglue.core.engine import Engine
+from linglue.core.lock import locked
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.training.cache.store import FeatureCache
@@ -19,8 +19,6 @@ from linglue.training.checkpoint import checkpoint_path, read_checkpoint
 from linglue.training.config import RunConfig
 from linglue.training.data import prepare_data, split_images
 from linglue.training.trainer import Trainer, given_network, run_settings
-
-LOCK = ".pairs.lock"
 
 
 def train(config: RunConfig, engine: Engine | None = None) -> Path:
@@ -62,7 +60,7 @@ def _make_pairs(config: RunConfig, engine: Engine | None) -> tuple[FeatureCache,
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return prepare_data(config, engine)
     config.output.mkdir(parents=True, exist_ok=True)
-    with FileLock(config.output / LOCK):
+    with locked(config.output):
         return prepare_data(config, engine)
 
 
