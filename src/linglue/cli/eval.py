@@ -10,6 +10,7 @@ from typing import Any
 
 from linglue import evaluation
 from linglue.cli import common
+from linglue.dense.dense import DenseConfig
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS
 from linglue.evaluation.figures import CURVES, draw_curves
@@ -179,6 +180,9 @@ def _add_localization(parser: argparse.ArgumentParser) -> None:
 
 def _add_reconstruction(parser: argparse.ArgumentParser) -> None:
     _add_scenes(parser, "images/ with gt/: known intrinsics and true poses; or any folder of images")
+    parser.add_argument(
+        "--dense", action="store_true", help="also make and count the dense points of every model: minutes each"
+    )
     common.add_engine(parser)
     parser.set_defaults(compare=f"mnn,ratio,adalam,{COLMAP}")
 
@@ -263,6 +267,8 @@ def _evaluate(options: argparse.Namespace, methods: list[Any], extract: ExtractC
     arguments = {name: getattr(options, name) for name in ARGUMENTS[options.task]}
     if "threshold" not in arguments and options.threshold is not None:
         arguments["pose"] = PoseConfig(max_error=options.threshold, seed=options.seed)
+    if options.task == "reconstruction" and options.dense:
+        arguments["dense"] = DenseConfig(device=extract.device)
     one = 1 if options.task in ("homography", "pose") else None  # quick, and their times are compared
     arguments["engine"] = common.engine(options, extract.device, one)
     data = options.data if options.task == "homography" else options.scenes
