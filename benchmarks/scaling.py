@@ -122,7 +122,7 @@ def measure_overhead(pairs: int = 500, keypoints: int = 2048, rounds: int = 4) -
     with tempfile.TemporaryDirectory() as folder, FeatureStore(Path(folder) / "f.db") as features:
         for number in range(images):
             features.put(_name(number), "synthetic", synthetic(number, keypoints))
-        wanted, kept = neighbours(images, 10)[:pairs], {}
+        wanted, kept = neighbours(images, 10)[:pairs], dict[Pair, Any]()
         for part in range(rounds):
             for name in list(found) if part % 2 == 0 else reversed(list(found)):
                 timed = Timed(found[name].engine)
@@ -184,11 +184,12 @@ def _title(process: psutil.Process) -> str:
 
 
 def _own_memory(process: psutil.Process) -> float:
-    """MB that nobody shares: the object store is counted by itself."""
+    """MB that are not backed by a file: libraries and the object store, which is counted by itself, are left out."""
     try:
-        return float(process.memory_full_info().uss) / 2**20
-    except psutil.Error:
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    except OSError:  # it has ended
         return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon:")), 0.0)
 
 
 def simulate_run(images: int = 10_000, each: int = 2, keypoints: int = 2048) -> dict[str, Any]:

@@ -75,9 +75,9 @@ def test_features_matches_and_poses_are_those_of_the_pool(run, ray, images, tmp_
     write_map(tmp_path / "map", VIEWS[:4])
     write_images(tmp_path / "queries", VIEWS[4:])
     found = []
-    for number, engine in enumerate(((), (*RAY, "--ship-images"))):
+    for number, where in enumerate(((), (*RAY, "--ship-images"))):
         poses = tmp_path / f"{number}.txt"
-        options = ("--map", tmp_path / "map", "-o", poses, "--max-keypoints", KEYPOINTS, "--json", *engine)
+        options = ("--map", tmp_path / "map", "-o", poses, "--max-keypoints", KEYPOINTS, "--json", *where)
         outcome = run("localize", tmp_path / "queries", *options)
         assert json.loads(outcome.out)["localized"] == 1, outcome.err
         found.append(poses.read_text())

@@ -34,7 +34,7 @@ def len_before(text):
 
 
 def test_files_are_given_by_path(tmp_path):
-    files = Files(lambda name: [tmp_path / name])
+    files: Files[str] = Files(lambda name: [tmp_path / name])
     assert dict(Pool().run(lambda: lambda name, path: (name, path), ["a", "b"], files)) == {
         name: (name, tmp_path / name) for name in "ab"
     }

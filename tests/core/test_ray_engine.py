@@ -81,7 +81,9 @@ def test_a_thing_is_loaded_once_and_is_the_same_object_for_all_tasks_of_a_worker
     found = list(engine.run(Identities, list(enumerate(tasks)), Shared(lambda task: task[1], load)))
     assert sorted(loaded) == ["a", "b", "c", "d"]
     assert all(values == tuple(map(ord, names)) for (_, names), (values, _, _) in found)
-    objects = {(worker, name): set() for (_, names), (_, worker, _) in found for name in names}
+    objects: dict[tuple[int, str], set[int]] = {
+        (worker, name): set() for (_, names), (_, worker, _) in found for name in names
+    }
     for (_, names), (_, worker, ids) in found:
         for name, identity in zip(names, ids, strict=True):
             objects[worker, name].add(identity)
@@ -96,7 +98,7 @@ class Identities:
 def test_files_are_read_by_path_or_travel(cluster, tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text(f"content of {name}")
-    files = Files(lambda name: [tmp_path / f"{name}.txt"])
+    files: Files[str] = Files(lambda name: [tmp_path / f"{name}.txt"])
     by_path = dict(Ray(address=cluster.address).run(lambda: read, ["a", "b"], files))
     shipped = dict(Ray(address=cluster.address, ship_images=True).run(lambda: read, ["a", "b", "missing"], files))
     assert by_path == {name: (f"content of {name}", tmp_path / f"{name}.txt") for name in "ab"}
