@@ -129,13 +129,13 @@ def _caller(frame: FrameType) -> str:
 
 
 def match(folder: Path) -> list[str]:
-    """Two images."""
+    """Two images, with our own front-end."""
     from rendered import render, write_images
 
     views = render(3)[:2]
     write_images(folder, views)
     names = [str(folder / view.name) for view in views]
-    return ["match", *names, "--max-keypoints", "300", "--device", "cpu"]
+    return ["match", *names, "--features", "linpoint", "--max-keypoints", "300", "--device", "cpu"]
 
 
 def reconstruct(folder: Path) -> list[str]:

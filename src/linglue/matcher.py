@@ -21,8 +21,7 @@ from linglue.features.base import Extractor
 from linglue.io.images import Image, ImageSource, Mask
 from linglue.matching.baselines import MutualNearest, RatioTest
 from linglue.matching.match import MatchingConfig, match_descriptors
-from linglue.network.batch import collate, matchable
-from linglue.network.linglue import LinGlue
+from linglue.network.linglue import LinGlue, collate, matchable
 from linglue.network.weights import packaged_weights, read_info, require_weights
 from linglue.types import Features, Matches
 

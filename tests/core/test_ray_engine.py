@@ -86,7 +86,7 @@ def test_a_thing_is_loaded_once_and_is_the_same_object_for_all_tasks_of_a_worker
     }
     for (_, names), (_, worker, ids) in found:
         for name, identity in zip(names, ids, strict=True):
-            objects[worker, name].add(identity)
+            objects.setdefault((worker, name), set()).add(identity)
     assert {len(ids) for ids in objects.values()} == {1}
 
 

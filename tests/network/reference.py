@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import Selection, View, select
-from linglue.network.linglue import EncoderLayer, LinGlue
+from linglue.network.layers import EncoderLayer
+from linglue.network.linglue import LinGlue
 
 EPSILON = 1e-6
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]

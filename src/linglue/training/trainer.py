@@ -24,8 +24,7 @@ from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.voting import VotingConfig
-from linglue.network.batch import matchable
-from linglue.network.linglue import LinGlue
+from linglue.network.linglue import LinGlue, matchable
 from linglue.network.weights import LinGlueConfig, read_info
 from linglue.training.cache.store import FeatureCache
 from linglue.training.checkpoint import checkpoint_path, read_checkpoint, restore, write_checkpoint
