@@ -114,7 +114,13 @@ def _checked(estimate: tuple[np.ndarray | None, np.ndarray | None]) -> tuple[np.
 
 
 def epipolar_distance(matrix: Tensor, points0: Tensor, points1: Tensor) -> Tensor:
-    """(E,) distance of matches (E, 2), (E, 2) from their epipolar lines, to first order (Sampson)."""
+    """(E,) distance of matches from their epipolar lines, to first order (Sampson).
+
+    Args:
+        matrix: (3, 3) the fundamental matrix: a point of image 0 to its line in image 1.
+        points0: (E, 2) ends in image 0.
+        points1: (E, 2) ends in image 1.
+    """
     first, second = (F.pad(points, (0, 1), value=1.0) for points in (points0, points1))  # (E, 3)
     line1, line0 = first @ matrix.T, second @ matrix  # (E, 3)
     slope = line1[:, :2].square().sum(1) + line0[:, :2].square().sum(1)  # (E,)
@@ -122,7 +128,13 @@ def epipolar_distance(matrix: Tensor, points0: Tensor, points1: Tensor) -> Tenso
 
 
 def transfer_distance(matrix: Tensor, points0: Tensor, points1: Tensor) -> Tensor:
-    """(E,) mean distance, in both images, between matches (E, 2), (E, 2) and where a homography takes them."""
+    """(E,) mean distance, in both images, between matches and where a homography takes them.
+
+    Args:
+        matrix: (3, 3) the homography from image 0 to image 1.
+        points0: (E, 2) ends in image 0.
+        points1: (E, 2) ends in image 1.
+    """
     off = []
     for there, source, target in ((matrix, points0, points1), (torch.linalg.pinv(matrix), points1, points0)):
         moved = F.pad(source, (0, 1), value=1.0) @ there.T  # (E, 3)
@@ -176,10 +188,18 @@ def local_motion(side: Side, belief: Tensor, voters: Tensor) -> tuple[Tensor, Te
 def describe_voters(
     u: Tensor, w: Tensor, spacing: Tensor, view: View, other: View, pairs: Tensor, voters: Tensor
 ) -> Tensor:
-    """(E, K, EDGE) how voters look from candidates: u (N, K, 2) to the voter, w (E, K, 2) to its partner.
+    """(E, K, EDGE) how voters look from candidates.
 
-    pairs (E, 2) and voters (E, K, 2) are keypoints of this and of the other image. Plane vectors are complex numbers
-    here: w / u is by how much the step to the voter is scaled and rotated between the images.
+    Plane vectors are complex numbers here: w / u is by how much the step to the voter is scaled and rotated.
+
+    Args:
+        u: (N, K, 2) from a keypoint of this image to its voters.
+        w: (E, K, 2) from a candidate's end in the other image to the voters' ends there.
+        spacing: (N,) mean distance of a keypoint's voters.
+        view: where the keypoints of this image are.
+        other: the same for the other image.
+        pairs: (E, 2) the candidates, this image's keypoint first.
+        voters: (E, K, 2) the voters of each in the same manner.
     """
     owner = pairs[:, 0]
     square = u.square().sum(2) + TINY**2  # (N, K)
