@@ -50,7 +50,7 @@ PRIOR = CHOICE + GEOMETRY  # and what the geometry of the winners says
 UNLIKELY = 0.02  # winners of the first look that score less do not count for the geometry
 POWERS = (1, 2, 4)  # of scores, whose sums tell related images from unrelated ones: many matches, and sure ones
 PACE = 10.0  # by how much faster than others the weights of these sums learn: few pairs are unrelated
-MIN_SCORE = 0.1  # for pose estimation
+MIN_SCORE = 0.2  # for pose estimation
 
 
 @dataclass(frozen=True)
