@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from linglue.errors import LinGlueError
+from linglue.matcher import Matcher
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.neighborhood import View
 from linglue.network.linglue import LinGlue, collate
@@ -135,12 +136,13 @@ def test_network_equals_its_plain_reference(preset):
 
 
 @torch.inference_mode()
-def test_matches_equal_those_of_the_plain_reference_on_real_features(matcher, pair):
+def test_matches_equal_those_of_the_plain_reference_on_real_features(pair):
+    matcher = Matcher.from_pretrained("sift", matching=MatchingConfig(learned=False))
     found = [matcher.extract(image, 600) for image in (pair.image0, pair.image1)]
     entries = [f.tensors() for f in found]
     x0, x1 = reference.encode(matcher.network, *entries)
     view0, view1 = (View(e["keypoints"][0], e["image_size"][0], e["scales"][0], e["oris"][0]) for e in entries)
-    pairs, _ = match_descriptors(view0, view1, x0, x1, MatchingConfig())
+    pairs, _ = match_descriptors(view0, view1, x0, x1, matcher.matching)
     assert sorted_pairs(pairs) == sorted(map(tuple, matcher.match(*found).indices.tolist()))
     assert len(pairs) > 200
 
