@@ -186,6 +186,8 @@ def _tables(found: dict[str, Any], costs: dict[str, dict[str, float]]) -> list[t
         rows = []
         for front_end, v in front_ends.items():
             counts = (f"{v['keypoints']:.0f}", f"{v['matches']:.0f}", f"{v['correct']:.0f}")
+            cells: tuple[float, ...]
+            header: tuple[str, ...]
             if "mma" in v:
                 areas = v["auc"]["poselib"]
                 cells = (v["mma"]["1"], v["mma"]["3"], v["repeatability"], areas["3"], areas["5"], areas["10"])

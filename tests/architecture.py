@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "linglue"
@@ -89,12 +89,12 @@ def trace(arguments: list[str]) -> Trace:
     calls: dict[tuple[str, str], None] = {}
     importing = 0
 
-    def on_return(frame: object, event: str, _: object) -> object:
+    def on_return(frame: FrameType, event: str, _: object) -> Any:
         nonlocal importing
         importing -= event == "return"
         return on_return
 
-    def on_call(frame: FrameType, event: str, _: object) -> object:
+    def on_call(frame: FrameType, event: str, _: object) -> Any:
         nonlocal importing
         code = frame.f_code
         if not code.co_filename.startswith(str(PACKAGE)):
@@ -129,13 +129,13 @@ def _caller(frame: FrameType) -> str:
 
 
 def match(folder: Path) -> list[str]:
-    """Two images."""
+    """Two images, with our own front-end."""
     from rendered import render, write_images
 
     views = render(3)[:2]
     write_images(folder, views)
     names = [str(folder / view.name) for view in views]
-    return ["match", *names, "--max-keypoints", "300", "--device", "cpu"]
+    return ["match", *names, "--features", "linpoint", "--max-keypoints", "300", "--device", "cpu"]
 
 
 def reconstruct(folder: Path) -> list[str]:
@@ -218,7 +218,9 @@ def write() -> None:
         parts[scenario] = "\n".join(f"{i}. `{file}`: {_purpose(PACKAGE / file)}" for i, file in enumerate(files, 1))
     document = DOCUMENT.read_text(encoding="utf-8")
     for name, body in parts.items():
-        document = _part(name).sub(lambda found, body=body: f"{found['begin']}\n{body}\n{found['end']}", document)
+        found = _part(name).search(document)
+        if found is not None:
+            document = f"{document[: found.start('body')]}{body}{document[found.end('body') :]}"
     DOCUMENT.write_text(document, encoding="utf-8")
 
 

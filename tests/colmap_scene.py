@@ -1,6 +1,7 @@
 """A COLMAP database without images: points in space seen by four cameras in a row, with SIFT-like descriptors."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ NAMES = ["left side/ä 1.jpg", "left side/ä 1.png", "right-side/b.jpg", "c.jpg"
 WIDTH, HEIGHT, FOCAL, COUNT = 640, 480, 500.0, 150
 
 
-def camera(**settings):
+def camera(**settings: Any) -> Any:
     """A pycolmap.Camera; skips the test where there is no pycolmap."""
     pycolmap = pytest.importorskip("pycolmap")
     parameters = [FOCAL, WIDTH / 2, HEIGHT / 2]

@@ -4,8 +4,10 @@ from pathlib import Path
 
 from PIL import ExifTags, Image
 
+Degrees = tuple[float, float, float] | None  # and minutes, and seconds
 
-def gps_image(path: Path, lat=None, lon=None, lat_ref: str = "N", lon_ref: str = "E") -> Path:
+
+def gps_image(path: Path, lat: Degrees = None, lon: Degrees = None, lat_ref: str = "N", lon_ref: str = "E") -> Path:
     """Write it, with GPS coordinates in degrees, minutes and seconds if given."""
     exif = Image.Exif()
     gps = exif.get_ifd(ExifTags.IFD.GPSInfo)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from numpy.typing import ArrayLike
 from skimage import data
 
 from linglue.geometry.camera import Camera
@@ -86,7 +87,7 @@ def _room() -> list[Surface]:
     right_box = [data.rocket(), data.coins(), data.page(), data.grass()]
     pictures = iter([*walls, *left_box, *right_box])
 
-    def face(corner: list[float], right: list[float], down: list[float]) -> Surface:
+    def face(corner: ArrayLike, right: ArrayLike, down: ArrayLike) -> Surface:
         sides = [np.asarray(side, dtype=np.float64) for side in (right, down)]
         texels = [round(TEXELS * float(np.linalg.norm(side))) for side in sides]
         picture = next(pictures)
@@ -94,10 +95,10 @@ def _room() -> list[Surface]:
         texture = cv2.resize(rgb, (texels[0], texels[1]), interpolation=cv2.INTER_AREA)
         return quad(pyramid(np.ascontiguousarray(texture)), np.asarray(corner, dtype=np.float64), *sides)
 
-    def box(x: float, z: float, side: float, turn: float) -> list[Surface]:
+    def box(x: float, z: float, side: float, angle: float) -> list[Surface]:
         """Front, left, right and top of a cube that stands on the floor."""
-        a = side * np.array([np.cos(turn), 0, np.sin(turn)])  # along the front, to the right
-        b = side * np.array([-np.sin(turn), 0, np.cos(turn)])  # away from the viewers
+        a = side * np.array([np.cos(angle), 0, np.sin(angle)])  # along the front, to the right
+        b = side * np.array([-np.sin(angle), 0, np.cos(angle)])  # away from the viewers
         up, base = np.array([0, -side, 0]), np.array([x, FLOOR, z])
         return [
             face(base + up, a, -up),

@@ -2,6 +2,7 @@
 
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from rendered import View
 KEYPOINTS = 300
 
 
-def pinhole(view: View):
+def pinhole(view: View) -> Any:
     """The true camera as COLMAP has it; skips the test where there is no pycolmap."""
     pytest.importorskip("pycolmap")
     return colmap_from_camera(view.camera)

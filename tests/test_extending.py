@@ -5,8 +5,10 @@ import re
 import shlex
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import ModuleType
 
 import cv2
 import numpy as np
@@ -36,7 +38,7 @@ def command(beginning: str) -> list[str]:
 
 
 @pytest.fixture
-def my_package(tmp_path, monkeypatch, pair):
+def my_package(tmp_path, monkeypatch, pair) -> Iterator[ModuleType]:
     """The snippets as one importable file, in a folder with the images of the commands."""
     (tmp_path / "my_package.py").write_text("".join(blocks(EXTENDING, "python")))
     for name, image in (("a.png", pair.image0), ("b.png", pair.image1)):

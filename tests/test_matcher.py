@@ -8,10 +8,11 @@ import pytest
 
 from linglue import LinGlueError, Matcher, MatcherConfig, Matches, MatchingConfig
 from linglue.network.weights import packaged_weights
+from linglue.types import Features
 
 
 @pytest.fixture(scope="module")
-def features(matcher, pair):
+def features(matcher, pair) -> list[Features]:
     return [matcher.extract(image, 400) for image in (pair.image0, pair.image1)]
 
 

@@ -21,9 +21,8 @@ from linglue.features.base import Extractor
 from linglue.io.images import Image, ImageSource, Mask
 from linglue.matching.baselines import MutualNearest, RatioTest
 from linglue.matching.match import MatchingConfig, match_descriptors
-from linglue.network.batch import collate, matchable
-from linglue.network.linglue import LinGlue
-from linglue.network.weights import find_weights, packaged_weights, read_info
+from linglue.network.linglue import LinGlue, collate, matchable
+from linglue.network.weights import packaged_weights, read_info, require_weights
 from linglue.types import Features, Matches
 
 _CODE = ("matching", "network", "matcher.py", "types.py")  # what decides the matches of given features
@@ -135,7 +134,7 @@ class Matcher:
         """
         if weights is None and kind is None:
             raise LinGlueError("neither kind nor weights is given, expected one of them")
-        path = find_weights(str(kind)) if weights is None else Path(weights)
+        path = require_weights(str(kind)) if weights is None else Path(weights)
         made_for = read_info(path).kind
         if kind not in (None, made_for):
             raise LinGlueError(f"{path}: network was made for {made_for!r} features, expected one for {kind!r}")

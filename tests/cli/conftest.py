@@ -24,7 +24,7 @@ def run(capfd) -> Callable[..., Outcome]:
         try:
             code = main([str(argument) for argument in arguments])
         except SystemExit as end:  # argparse
-            code = end.code
+            code = int(end.code or 0)
         return Outcome(code, *capfd.readouterr())
 
     return call

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from linglue.io.hloc import write_hloc_features
+from linglue.io.hloc import save_hloc_features
 from linglue.io.npz import save_features
 
 
@@ -27,7 +27,7 @@ def bad(tmp_path, matcher, pair) -> Path:
     save_features(tmp_path / "none.npz", good.select(np.arange(0)))
     save_features(tmp_path / "kind.npz", replace(good, kind="superpoint"))
     save_features(tmp_path / "size.npz", replace(good, descriptors=good.descriptors[:, :64]))
-    write_hloc_features(tmp_path / "good.h5", "a.jpg", good)
+    save_hloc_features(tmp_path / "good.h5", [("a.jpg", good)])
     with np.load(tmp_path / "good.npz") as file:
         arrays = dict(file)
     np.savez(tmp_path / "nan.npz", **{**arrays, "descriptors": np.full_like(good.descriptors, np.nan)})

@@ -1,6 +1,7 @@
 """`linglue eval reconstruction` as users call it."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ FEW = ("--max-keypoints", 400, "--resize", 0, "--workers", 1)
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory):
+def scene(tmp_path_factory) -> Path:
     return write_epfl(tmp_path_factory.mktemp("scenes") / "room", render(4))
 
 

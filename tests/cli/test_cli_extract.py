@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ FEW = ("--max-keypoints", 100, "--workers", 1)
 
 
 @pytest.fixture
-def images(images, tmp_path):
+def images(images, tmp_path) -> Path:
     folder = tmp_path / "images"
     (folder / "deep er").mkdir(parents=True)
     shutil.copy(images[0], folder / "a.png")

@@ -17,14 +17,14 @@ QUERIES, OTHERS = VIEWS[1:4:2], VIEWS[::2]
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory):
+def work(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("map")
     write_map(folder, OTHERS)
     return folder
 
 
 @pytest.fixture
-def images(tmp_path):
+def images(tmp_path) -> Path:
     write_images(tmp_path / "images", QUERIES)
     return tmp_path / "images"
 

@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 from skimage import data
 
-from linglue.io.hloc import write_hloc_features
+from linglue.io.hloc import save_hloc_features
 from linglue.io.npz import load_matches, save_features
 from linglue.network.linglue import LinGlue
 from linglue.network.weights import LinGlueConfig
@@ -88,13 +89,13 @@ def test_resize_still_reports_original_pixels(run, images, pair, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def feature_files(matcher, pair, tmp_path_factory):
+def feature_files(matcher, pair, tmp_path_factory) -> Path:
     """The pair's features as .npz files and in one hloc .h5 file."""
     folder = tmp_path_factory.mktemp("features")
-    for name, image in (("a.jpg", pair.image0), ("db/b.jpg", pair.image1)):
-        features = matcher.extract(image, 800)
-        save_features(folder / f"{name[-5]}.npz", features)
-        write_hloc_features(folder / "features.h5", name, features)
+    features = {"a.jpg": matcher.extract(pair.image0, 800), "db/b.jpg": matcher.extract(pair.image1, 800)}
+    for name, found in features.items():
+        save_features(folder / f"{name[-5]}.npz", found)
+    save_hloc_features(folder / "features.h5", features.items())
     return folder
 
 

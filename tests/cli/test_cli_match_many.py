@@ -1,6 +1,7 @@
 """`linglue match` of folders and lists of pairs, without a work folder; geometry and its inliers."""
 
 import json
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -12,7 +13,7 @@ FEW = ("--max-keypoints", 400)
 
 
 @pytest.fixture
-def folder(images, tmp_path):
+def folder(images, tmp_path) -> Path:
     """Two images that match, one in a subfolder, and one file that is no image."""
     (tmp_path / "images" / "sub").mkdir(parents=True)
     for source, name in zip(images, ("a.png", "sub/b.png"), strict=True):

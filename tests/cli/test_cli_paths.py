@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -27,7 +28,7 @@ def some_features(count=5):
 
 
 @pytest.fixture
-def here(tmp_path, images, monkeypatch):
+def here(tmp_path, images, monkeypatch) -> Path:
     """A folder with images, feature files, a list of queries and a work folder."""
     for image in images:
         shutil.copy(image, tmp_path)

@@ -1,6 +1,7 @@
 """The stages as commands, from images to a model, and what they leave for other programs."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,12 +18,12 @@ ONE = ("--workers", 1, "--json")
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory):
+def scene(tmp_path_factory) -> Path:
     return write_images(tmp_path_factory.mktemp("scene"), render(VIEWS))
 
 
 @pytest.fixture(scope="module")
-def work(scene, tmp_path_factory):
+def work(scene, tmp_path_factory) -> Path:
     """A work folder after extract, pairs and match-pairs."""
     from linglue.cli import main
 

@@ -25,7 +25,7 @@ NAMES = [view.name for view in render(VIEWS)]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory) -> Path:
     """Images, and a finished work folder of four of the five."""
     from linglue.cli import main
 
@@ -39,7 +39,7 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def folder(made, tmp_path):
+def folder(made, tmp_path) -> Path:
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -208,7 +208,7 @@ def test_imported_features_are_used_as_they_are(run, folder):
 
 
 def test_features_of_another_kind_are_not_mixed(run, folder):
-    from linglue.io.hloc import write_hloc_features
+    from linglue.io.hloc import save_hloc_features
     from linglue.types import Features
 
     rng = np.random.default_rng(0)
@@ -216,7 +216,7 @@ def test_features_of_another_kind_are_not_mixed(run, folder):
         descriptors = np.abs(rng.normal(size=(9, dim))) if kind == "sift" else rng.normal(size=(9, dim))
         descriptors /= np.linalg.norm(descriptors, axis=1, keepdims=True)
         found = Features(keypoints=rng.uniform(0, 99, (9, 2)), descriptors=descriptors, image_size=(99, 99))
-        write_hloc_features(folder / f"{kind}.h5", "a.jpg", found)
+        save_hloc_features(folder / f"{kind}.h5", [("a.jpg", found)])
     assert run("import-hloc", folder / "sift.h5", "-o", folder / "new", "--features", "sift").code == 0
     before = state(folder / "new")
     other = ("import-hloc", folder / "superpoint.h5", "-o", folder / "new", "--features", "superpoint")
@@ -225,7 +225,7 @@ def test_features_of_another_kind_are_not_mixed(run, folder):
     with Workspace(folder / "new").features() as store:
         assert store.kind() == "sift"
     assert run(*other, "--overwrite").code == 0
-    write_hloc_features(folder / "bad.h5", "../../escaped", found)
+    save_hloc_features(folder / "bad.h5", [("../../escaped", found)])
     refused(run("import-hloc", folder / "bad.h5", "-o", folder / "bad", "--features", "superpoint"), "../escaped")
     assert not (folder / "bad").exists()
 

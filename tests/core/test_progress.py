@@ -1,6 +1,7 @@
 """Progress on terminals, in pipes and when nobody wants it."""
 
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -9,7 +10,7 @@ from linglue.core.progress import Verbosity, progress, set_verbosity
 
 
 @pytest.fixture(autouse=True)
-def normal():
+def normal() -> Iterator[None]:
     yield
     set_verbosity(Verbosity.NORMAL)
 

@@ -99,7 +99,8 @@ def test_bad_input(inside, case, capfd):
     arguments, *texts = case
     capfd.readouterr()
     code = run(arguments)
-    check(code, *capfd.readouterr(), (*texts, f"linglue {arguments.split()[0]}: "), 1, inside.changes())
+    out, err = capfd.readouterr()
+    check(code, out, err, (*texts, f"linglue {arguments.split()[0]}: "), 1, inside.changes())
 
 
 @pytest.mark.parametrize("case", USAGE, ids=lambda case: case[0])
@@ -107,7 +108,8 @@ def test_wrong_usage(inside, case, capfd):
     arguments, *texts = case
     capfd.readouterr()
     code = run(arguments)
-    check(code, *capfd.readouterr(), (*texts, "linglue", "--help"), 2, inside.changes())
+    out, err = capfd.readouterr()
+    check(code, out, err, (*texts, "linglue", "--help"), 2, inside.changes())
 
 
 @pytest.mark.parametrize("case", IN_A_PROCESS, ids=lambda case: case[0])

@@ -256,7 +256,7 @@ def _weights() -> None:
 class _Hostile:
     """Were it unpickled, it would leave a file behind."""
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         return Path.touch, (Path("executed"),)
 
 

@@ -14,6 +14,7 @@ from skimage import data
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS, make_extractor
 from linglue.features.aliked import Aliked
+from linglue.features.base import Extractor
 from linglue.features.disk import Disk
 
 kornia_feature = pytest.importorskip("kornia.feature")
@@ -37,7 +38,7 @@ def random_weights(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module", params=["aliked-random", "disk-random", "aliked-published", "disk-published"])
-def extractor(request, random_weights):
+def extractor(request, random_weights) -> Extractor:
     name, which = request.param.split("-")
     if which == "random":
         return make_extractor(name, random_weights[name])

@@ -3,8 +3,10 @@
 import hashlib
 import json
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from filelock import FileLock
 
 from linglue.cli import main
 from linglue.errors import LinGlueError
-from linglue.features import FRONT_ENDS, registry
+from linglue.features import FRONT_ENDS, FrontEnd, registry
 from linglue.features.download import fetch_weights
 
 CONTENT = np.random.default_rng(0).bytes(1_500_000)
@@ -59,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server():
+def server() -> Iterator[Server]:
     server = Server()
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -70,14 +72,14 @@ def server():
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
+def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.delenv("TORCH_HOME", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "torch" / "hub" / "checkpoints"
 
 
 @pytest.fixture
-def aliked(server, cache, monkeypatch):
+def aliked(server, cache, monkeypatch) -> FrontEnd:
     """The facts of aliked with an address on this machine; the command sees them, too."""
     download = replace(
         FRONT_ENDS["aliked"].download,
@@ -165,7 +167,7 @@ def test_what_cannot_be_fetched_is_said_in_one_line(aliked, server, cache, addre
 
 def test_two_processes_do_not_write_into_each_other(aliked, server, cache):
     cache.mkdir(parents=True)
-    with FileLock(cache / ".aliked-n16.pth.lock"), pytest.raises(LinGlueError, match="another process"):
+    with FileLock(cache / ".linglue-aliked-n16.pth.lock"), pytest.raises(LinGlueError, match="another process"):
         fetch_weights(aliked)
 
 

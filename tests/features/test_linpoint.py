@@ -1,6 +1,7 @@
 """LinPoint with a random network: invariances, extreme images, and every step against a plain loop."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,15 +24,15 @@ def net() -> LinPointNet:
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 1.0
     with torch.no_grad():
-        net.heat[2].weight *= 6
-        net.trust.weight *= 6
+        net.heat[2].weight.mul_(6)
+        net.trust.weight.mul_(6)
         net.offsets[2].weight.normal_(0, 0.1)
         net.train()(torch.from_numpy(data.camera()).float()[None, None] / 255)
     return net.eval()
 
 
 @pytest.fixture(scope="module")
-def file(net, tmp_path_factory):
+def file(net, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("linpoint") / "linpoint-features.safetensors"
     linpoint.save_linpoint(path, net, "random")
     return path
@@ -39,7 +40,7 @@ def file(net, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def extractor(file) -> LinPoint:
-    return make_extractor("linpoint", file)
+    return LinPoint(file)
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from linglue.io.hloc import (
     load_hloc_matches,
     save_hloc_features,
     save_hloc_matches,
-    write_hloc_features,
 )
 from linglue.types import Features
+from random_features import random_features
 
 
 def hloc_writes(
@@ -41,16 +41,7 @@ def hloc_writes(
 
 
 def features(count: int = 4, full: bool = True) -> Features:
-    random = np.random.default_rng(count)
-    return Features(
-        keypoints=random.uniform(0, 4000, (count, 2)),
-        descriptors=random.normal(size=(count, 8)),
-        image_size=(5000, 4000),
-        scores=random.uniform(size=count),
-        scales=random.uniform(1, 5, count) if full else None,
-        oris=random.uniform(0, 6, count) if full else None,
-        kind="sift",
-    )
+    return random_features(count, seed=count, full=full)
 
 
 @pytest.mark.parametrize("half", [True, False])
@@ -91,7 +82,7 @@ def test_files_of_another_front_end_are_refused(tmp_path, made_by, said, reason)
     descriptors = random.normal(size=(50, 128)) if made_by == "aliked" else random.uniform(size=(50, 128))
     descriptors *= (512 if made_by == "raw" else 1) / np.linalg.norm(descriptors, axis=1, keepdims=True)
     found = replace(features(50), descriptors=descriptors)
-    write_hloc_features(tmp_path / "f.h5", "a.jpg", found)
+    save_hloc_features(tmp_path / "f.h5", [("a.jpg", found)])
     with pytest.raises(LinGlueError, match=f"f.h5: image 'a.jpg': descriptors have .*{reason}.*expected .*{said}"):
         load_hloc_features(tmp_path / "f.h5", "a.jpg", kind=said)
     assert len(load_hloc_features(tmp_path / "f.h5", "a.jpg")) == 50  # of an unknown kind nothing is expected
@@ -108,7 +99,7 @@ def test_names_are_listed_through_nested_groups(tmp_path):
 @pytest.mark.parametrize("count", [0, 5])
 def test_what_we_write_comes_back(tmp_path, count, full):
     path, written = tmp_path / "ours.h5", features(count, full)
-    write_hloc_features(path, "q/x.jpg", written)
+    save_hloc_features(path, [("q/x.jpg", written)])
     read = load_hloc_features(path, "q/x.jpg", kind="sift")
     for name in ("keypoints", "descriptors", "scores", "scales", "oris"):
         a, b = getattr(read, name), getattr(written, name)
@@ -121,17 +112,16 @@ def test_what_we_write_comes_back(tmp_path, count, full):
 
 def test_rewriting_replaces_the_image_and_nothing_else(tmp_path):
     path = tmp_path / "ours.h5"
-    for name, item in (("a", features(4)), ("a/b.jpg", features(5)), ("c.jpg", features(6)), ("a", features(2, False))):
-        write_hloc_features(path, name, item)
+    items = (("a", features(4)), ("a/b.jpg", features(5)), ("c.jpg", features(6)), ("a", features(2, False)))
+    save_hloc_features(path, items)
     assert list_hloc_images(path) == ["a", "a/b.jpg", "c.jpg"]
     assert [len(load_hloc_features(path, name)) for name in ("a", "a/b.jpg", "c.jpg")] == [2, 5, 6]
     assert load_hloc_features(path, "a").scales is None
 
 
 def test_a_name_inside_a_dataset_is_refused(tmp_path):
-    write_hloc_features(tmp_path / "ours.h5", "a", features())
     with pytest.raises(LinGlueError, match=r"ours\.h5: 'a/keypoints'"):
-        write_hloc_features(tmp_path / "ours.h5", "a/keypoints", features())
+        save_hloc_features(tmp_path / "ours.h5", [("a", features()), ("a/keypoints", features())])
 
 
 def test_errors_name_file_and_image(tmp_path):
@@ -143,7 +133,7 @@ def test_errors_name_file_and_image(tmp_path):
         load_hloc_features(path, "a.jpg")
     assert "\n" not in str(caught.value)
     with pytest.raises(LinGlueError, match=r"nowhere.feats\.h5"):
-        write_hloc_features(tmp_path / "nowhere" / "feats.h5", "a.jpg", features())
+        save_hloc_features(tmp_path / "nowhere" / "feats.h5", [("a.jpg", features())])
     path.unlink()
     hloc_writes(path, "db/a.jpg")
     for name in ("b.jpg", "db/a.jpg/keypoints"):

@@ -11,19 +11,11 @@ import pytest
 from linglue.errors import LinGlueError
 from linglue.io.npz import load_features, load_matches, save_features, save_matches
 from linglue.types import Features, Matches
+from random_features import random_features
 
 
 def make_features(count: int, seed: int = 0, full: bool = True) -> Features:
-    random = np.random.default_rng(seed)
-    return Features(
-        keypoints=random.uniform(0, 4000, (count, 2)),
-        descriptors=random.normal(size=(count, 16)),
-        image_size=(5000, 4000),
-        scores=random.uniform(size=count),
-        scales=random.uniform(1, 9, count) if full else None,
-        oris=random.uniform(0, 6, count) if full else None,
-        kind="sift" if full else "ünknown kind",
-    )
+    return random_features(count, 16, seed, full, "sift" if full else "ünknown kind")
 
 
 def test_orientations_in_degrees_and_keypoints_of_another_image_are_refused():

@@ -1,6 +1,7 @@
 """Pair lists: names as they are, each pair once, errors that name the file and the line."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,7 @@ from linglue.io.pair_list import make_pair, read_pairs, write_pairs
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path) -> Path:
     return tmp_path / "pa irs ü.tsv"
 
 

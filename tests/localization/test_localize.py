@@ -1,6 +1,7 @@
 """A rendered room of which one image is left out and found again."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from linglue import LinGlueError
 from linglue.localization.absolute_pose import ModelPoints, PoseConfig, estimate_pose
 from linglue.localization.localize import localize_queries, map_settings
-from linglue.localization.localizer import LocalizeConfig, Localizer
+from linglue.localization.localizer import Localization, LocalizeConfig, Localizer
 from linglue.localization.queries import find_queries
 from linglue.sfm.workspace import Workspace
 from rendered import FOCAL, render, write_images
@@ -23,19 +24,19 @@ CONFIG = LocalizeConfig(max_keypoints=KEYPOINTS)
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory):
+def work(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("map")
     write_map(folder, OTHERS)
     return folder
 
 
 @pytest.fixture(scope="module")
-def localizer(work, matcher):
+def localizer(work, matcher) -> Localizer:
     return Localizer.from_work(work, matcher, CONFIG)
 
 
 @pytest.fixture(scope="module")
-def found(localizer):
+def found(localizer) -> Localization:
     return localizer.localize(QUERY.image, pinhole(QUERY))
 
 
@@ -152,17 +153,17 @@ def test_queries_of_a_folder_and_of_a_list(tmp_path):
             find_queries(source, images, values)
 
 
-class Counting:
+class Counting(Localizer):
     """A localizer that counts, and can be killed."""
 
     def __init__(self, localizer, until=None):
         self.localizer, self.until, self.done = localizer, until, 0
 
-    def localize(self, path, camera, refine):
+    def localize(self, query, camera=None, refine_camera=False):
         if self.done == self.until:
             raise KeyboardInterrupt
         self.done += 1
-        return self.localizer.localize(path, camera, refine)
+        return self.localizer.localize(query, camera, refine_camera)
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path, work, localizer):

@@ -16,7 +16,7 @@ from .scene import Scene, bent, make_scene
 
 
 @pytest.fixture(scope="module")
-def scene():
+def scene() -> Scene:
     return make_scene(500, 150, bent, noise=2.0)
 
 

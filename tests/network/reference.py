@@ -5,15 +5,21 @@ The network in `linglue.network.linglue` computes the same with fused products o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from linglue.matching.nearest import nearest_both_ways
-from linglue.matching.neighborhood import View, select
-from linglue.network.linglue import EncoderLayer, LinGlue
+from linglue.matching.neighborhood import Selection, View, select
+from linglue.network.layers import EncoderLayer
+from linglue.network.linglue import LinGlue
 
 EPSILON = 1e-6
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def positive(x: Tensor) -> Tensor:
@@ -27,7 +33,7 @@ def linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return message / (torch.einsum("nhd,hd->nh", query, key.sum(0))[..., None] + EPSILON)
 
 
-def pairwise_attention(query: Tensor, key: Tensor, value: Tensor, selection) -> Tensor:
+def pairwise_attention(query: Tensor, key: Tensor, value: Tensor, selection: Selection) -> Tensor:
     """Linear attention inside each neighborhood, summed over seeds."""
     message = torch.zeros_like(query)
     for p in selection.seeds.tolist():
@@ -38,7 +44,7 @@ def pairwise_attention(query: Tensor, key: Tensor, value: Tensor, selection) -> 
     return message
 
 
-def encoder_layer(layer: EncoderLayer, x: Tensor, y: Tensor, attend, heads: int = 8) -> Tensor:
+def encoder_layer(layer: EncoderLayer, x: Tensor, y: Tensor, attend: Attention, heads: int = 8) -> Tensor:
     """x ← x + LayerNorm(MLP([x, LayerNorm(merge(attention(x, y)))])) for x (N, D), y (M, D)."""
     projected = layer.project_query(x)
     query = layer.query(projected).unflatten(-1, (heads, -1))
@@ -59,7 +65,7 @@ def encode(network: LinGlue, entry0: dict[str, Tensor], entry1: dict[str, Tensor
             one + network.geometry(e["keypoints"], e["image_size"], e.get("scales"), e.get("oris"))[0]
             for one, e in zip(x, entries, strict=True)
         ]
-    for number, layer in enumerate(network.linear):
+    for number, layer in enumerate(_layers(network.linear)):
         y = x if number % 2 == 0 else x[::-1]
         x = [encoder_layer(layer, one, other, linear_attention) for one, other in zip(x, y, strict=True)]
     coarse = [F.normalize(one, dim=-1) for one in x]
@@ -70,9 +76,12 @@ def encode(network: LinGlue, entry0: dict[str, Tensor], entry1: dict[str, Tensor
     chosen = [
         select(views[i], views[1 - i], nearest[i], nearest[1 - i], config.expansion, config.separation) for i in (0, 1)
     ]
-    for layer in network.pairwise:
-        x = [
-            encoder_layer(layer, x[i], x[1 - i], lambda q, k, v, i=i: pairwise_attention(q, k, v, chosen[i]))
-            for i in (0, 1)
-        ]
-    return tuple(x) if config.sinkhorn else tuple(F.normalize(one, dim=-1) for one in x)
+    for layer in _layers(network.pairwise):
+        attend = [partial(pairwise_attention, selection=selection) for selection in chosen]
+        x = [encoder_layer(layer, x[i], x[1 - i], attend[i]) for i in (0, 1)]
+    x = x if config.sinkhorn else [F.normalize(one, dim=-1) for one in x]
+    return x[0], x[1]
+
+
+def _layers(modules: nn.ModuleList) -> list[EncoderLayer]:
+    return [cast(EncoderLayer, module) for module in modules]

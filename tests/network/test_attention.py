@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from linglue.matching import neighborhood as module
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import Selection, View, all_groups, select
-from linglue.network.linglue import pairwise_attention, positive, remember
+from linglue.network.layers import pairwise_attention, positive, remember
 
 SIZE = torch.tensor([300.0, 200.0])
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linglue.network import linglue as module
-from linglue.network.linglue import EncoderLayer, GeometryEncoder
+from linglue.network import layers as module
+from linglue.network.layers import EncoderLayer, GeometryEncoder
 
 
 def affine(layer, x):

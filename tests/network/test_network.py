@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from linglue.errors import LinGlueError
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.neighborhood import View
-from linglue.network.batch import collate
-from linglue.network.linglue import LinGlue
+from linglue.network.linglue import LinGlue, collate
 from linglue.network.weights import PRESETS, LinGlueConfig
 from linglue.training.identity import identity_network
 from linglue.types import Features

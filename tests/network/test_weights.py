@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ HEADER = {"kind": "sift", "preset": "geo", "licence": "Apache-2.0", "training": 
 
 
 @pytest.fixture
-def saved(tmp_path):
+def saved(tmp_path) -> tuple[Path, LinGlue]:
     torch.manual_seed(0)
     network = LinGlue(SMALL)
     path = tmp_path / "net.safetensors"

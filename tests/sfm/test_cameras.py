@@ -41,7 +41,7 @@ class Folder:
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path) -> Folder:
     return Folder(tmp_path)
 
 

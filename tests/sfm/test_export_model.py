@@ -1,6 +1,7 @@
 """Models for other programs."""
 
 import json
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -15,7 +16,7 @@ pycolmap = pytest.importorskip("pycolmap")
 
 
 @pytest.fixture
-def model(tmp_path):
+def model(tmp_path) -> Path:
     """Three distorted cameras around fifty points."""
     pycolmap.set_random_seed(0)
     options = pycolmap.SyntheticDatasetOptions(num_rigs=1, num_frames_per_rig=3, num_points3D=50)

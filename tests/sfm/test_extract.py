@@ -1,6 +1,7 @@
 """Features of a folder: taken once, again only where something changed."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -17,7 +18,7 @@ CONFIG = ExtractConfig(max_keypoints=100, resize=200)
 
 
 @pytest.fixture
-def images(tmp_path):
+def images(tmp_path) -> Path:
     folder = tmp_path / "in"
     folder.mkdir()
     for name, image in (("a.png", data.coffee()), ("b c.png", data.astronaut()), ("d.png", data.rocket())):

@@ -1,6 +1,7 @@
 """The cameras of the rendered room, and points in it that are seen without images: quick, with known truth."""
 
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def write(path, features, pairs, cameras=None):
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory):
+def database(tmp_path_factory) -> Path:
     return write(tmp_path_factory.mktemp("mapping") / "ä b.db", observe(VIEWS), all_pairs(NAMES))
 
 

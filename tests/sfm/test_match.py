@@ -1,5 +1,6 @@
 """Matches of many pairs: made once, again only where something changed."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,19 +13,19 @@ from linglue.matcher import MatcherConfig
 from linglue.matching.match import MatchingConfig
 from linglue.sfm.match import match_pairs
 from linglue.sfm.store import FeatureStore, MatchStore
-from linglue.types import Matches
+from linglue.types import Features, Matches
 
 PAIRS = [("a", "b"), ("a", "c"), ("b", "c")]
 
 
 @pytest.fixture(scope="module")
-def views():
+def views() -> dict[str, Features]:
     image = data.coffee()
     return {name: Sift().extract(image[:, x : x + 450], 300) for name, x in (("a", 0), ("b", 60), ("c", 150))}
 
 
 @pytest.fixture
-def stores(views, tmp_path):
+def stores(views, tmp_path) -> Iterator[tuple[FeatureStore, MatchStore]]:
     with FeatureStore(tmp_path / "f.db") as features, MatchStore(tmp_path / "m.db") as matches:
         for name, found in views.items():
             features.put(name, f"{name} 1", found)

@@ -53,7 +53,7 @@ class NearestMatcher:
         return Matches.of(features0, features1, indices, np.ones(len(indices), np.float32))
 
 
-def content(path: Path) -> list[tuple]:
+def content(path: Path) -> list[list[tuple]]:
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         rows = [

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,10 @@ import torch
 from PIL import Image
 
 from linglue.errors import LinGlueError
+from linglue.io import images as io_images
 from linglue.io.pair_list import write_pairs
+from linglue.network.linglue import LinGlue
+from linglue.sfm import extract
 from linglue.sfm.cameras import CameraConfig
 from linglue.sfm.extract import ExtractConfig
 from linglue.sfm.map import MappingConfig
@@ -47,7 +52,7 @@ def matches_of(path: Path) -> dict:
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory):
+def images(tmp_path_factory) -> Path:
     return write_images(tmp_path_factory.mktemp("images"), render(VIEWS))
 
 
@@ -91,6 +96,29 @@ def test_a_second_run_redoes_nothing(images, finished):
     again = reconstruct(images, work, replace(CONFIG, pictures=True))
     assert again.model == first.model
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_images_are_decoded_once_per_stage_and_models_built_once(tmp_path, monkeypatch):
+    decoded: Counter[str] = Counter()
+    built: Counter[str] = Counter()
+
+    def counted(counter: Counter[str], function: Callable) -> Callable:
+        def call(first, *others, **options):
+            counter[str(first)] += 1
+            return function(first, *others, **options)
+
+        return call
+
+    monkeypatch.setattr(io_images, "_decode", counted(decoded, io_images._decode))
+    monkeypatch.setattr(LinGlue, "load", counted(built, LinGlue.load))
+    monkeypatch.setattr(extract, "make_extractor", counted(built, extract.make_extractor))
+    images = write_images(tmp_path / "images", render(VIEWS)[:3])
+    first = reconstruct(images, Workspace(tmp_path / "work"), CONFIG)
+    assert sorted(decoded.values()) == [2, 2, 2]  # for features, and for the colours of points
+    decoded.clear()
+    assert reconstruct(images, Workspace(tmp_path / "work"), CONFIG).model == first.model
+    assert not decoded
+    assert set(built.values()) <= {1}  # none where an earlier test of this process has built them
 
 
 def test_changed_settings_change_the_model_and_keep_the_features(images, finished, tmp_path):

@@ -1,6 +1,7 @@
 """One HTML file about a reconstruction of a rendered room."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ pytest.importorskip("plotly")
 
 
 @pytest.fixture(scope="module")
-def report(reconstruction, tmp_path_factory):
+def report(reconstruction, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("report") / "room ä.html"
     write_report(Workspace(reconstruction), path, ReportConfig(pairs=1, points=100))
     return path

@@ -1,6 +1,7 @@
 """What is found in a folder of images."""
 
 import os
+from collections.abc import Iterator
 
 import cv2
 import numpy as np
@@ -23,7 +24,7 @@ def write(path, seed=0, **options):
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path) -> Iterator[FeatureStore]:
     with FeatureStore(tmp_path / "f.db") as store:
         yield store
 

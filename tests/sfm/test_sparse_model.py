@@ -1,3 +1,5 @@
+from typing import Any
+
 import cv2
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ ORIENTATION = 0x0112
 
 
 @pytest.fixture
-def model():
+def model() -> Any:
     """Six cameras around fifty points, all seen by all."""
     pycolmap.set_random_seed(0)
     options = pycolmap.SyntheticDatasetOptions(num_rigs=1, num_frames_per_rig=6, num_points3D=50)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
 
@@ -12,7 +14,7 @@ from linglue.training.sources.interface import ImagePair, Mapper, grid_points
 def patch_correlations(
     pair: ImagePair, radius: float = 6.0, grid: int = 40, shift: tuple[float, float] = (0, 0)
 ) -> np.ndarray:
-    """(M,) normalised correlation of patches of image 0 with what image 1 shows at the mapped places of their pixels.
+    """(M,) normalised correlation of patches of image 0 with what image 1 shows where their pixels are mapped to.
 
     Patches of which every pixel is visible, and in which there is something to see. `shift` pretends an error of the
     mapping, in pixels of image 1.
@@ -48,6 +50,15 @@ def best_shift(pair: ImagePair) -> np.ndarray:
     return np.array(found)
 
 
+def assert_pixels_agree(pairs: Sequence[ImagePair], fewest: int) -> None:
+    """At mapped points both views show the same, to a fraction of a pixel; there must be `fewest` patches at least."""
+    every = np.concatenate([patch_correlations(pair) for pair in pairs])
+    assert len(every) > fewest
+    assert np.median(every) > 0.97 and np.mean(every > 0.8) > 0.97
+    errors = np.abs([best_shift(pair) for pair in pairs])
+    assert np.median(errors) < 0.03 and errors.max() < 0.2
+
+
 def shared(pair: ImagePair, grid: int = 24) -> tuple[float, float]:
     """Share of image 0 that is visible in image 1, and of image 1 in image 0, measured on grid² points."""
 
@@ -59,4 +70,5 @@ def shared(pair: ImagePair, grid: int = 24) -> tuple[float, float]:
 
 def inside(points: np.ndarray, image: Image) -> np.ndarray:
     """(N,) which of the (N, 2) points lie between the centres of the image's border pixels; NaN does not."""
-    return ((points >= 0) & (points <= [image.shape[1] - 1, image.shape[0] - 1])).all(axis=1)
+    x, y = ((points >= 0) & (points <= [image.shape[1] - 1, image.shape[0] - 1])).T
+    return x & y

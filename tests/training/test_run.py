@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from linglue.errors import LinGlueError
-from linglue.network.weights import find_weights
+from linglue.network.weights import require_weights
 from linglue.training import run
 from linglue.training.config import DataConfig, NetworkConfig, OptimiserConfig, RunConfig
 from linglue.training.identity import identity_network
@@ -42,8 +42,8 @@ def wrong(config: RunConfig, tmp_path: Path, what: str) -> RunConfig:
         ),
         "no start": lambda: replace(config, network=replace(network, start=tmp_path / "none.safetensors")),
         "junk start": lambda: replace(config, network=replace(network, start=tmp_path / "junk.safetensors")),
-        "start of other features": lambda: replace(config, network=NetworkConfig("geo", find_weights("superpoint"))),
-        "start of another preset": lambda: replace(config, network=NetworkConfig("pair", find_weights("sift"))),
+        "start of other features": lambda: replace(config, network=NetworkConfig("geo", require_weights("superpoint"))),
+        "start of another preset": lambda: replace(config, network=NetworkConfig("pair", require_weights("sift"))),
     }[what]()
 
 
@@ -133,7 +133,7 @@ def test_bfloat16_reaches_neither_neighbours_nor_losses(monkeypatch):
     rng = np.random.default_rng(0)
     descriptors = torch.nn.functional.normalize(torch.from_numpy(rng.normal(size=(1, 40, 32))).float(), dim=-1)
     network = identity_network(LinGlueConfig.preset("pair", 32), descriptors[0])
-    network.first.forward = spy("layer", network.first.forward)
+    monkeypatch.setattr(network.first, "forward", spy("layer", network.first.forward))
     image = {
         "keypoints": torch.from_numpy(rng.uniform(0, 100, (1, 40, 2))).float(),
         "descriptors": descriptors,

@@ -1,5 +1,7 @@
 """The matches of one pair in the viewer."""
 
+from pathlib import Path
+
 import pytest
 
 from linglue.errors import LinGlueError
@@ -11,7 +13,7 @@ from linglue.viewer.pair import PairViewer
 
 
 @pytest.fixture(scope="module")
-def file(matcher, images, tmp_path_factory):
+def file(matcher, images, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("pair") / "matches.npz"
     save_matches(path, matcher.match(*images, max_keypoints=300))
     return path

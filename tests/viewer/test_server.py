@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -20,12 +21,12 @@ from linglue.viewer.server import EVERY, Viewer, describe
 
 
 @pytest.fixture(scope="module")
-def contents(reconstruction):
+def contents(reconstruction) -> WorkContents:
     return WorkContents(reconstruction)
 
 
 @pytest.fixture
-def viewer(contents):
+def viewer(contents) -> Iterator[Viewer]:
     shown = Viewer(contents, port=0)
     yield shown
     shown.close()

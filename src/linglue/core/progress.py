@@ -24,7 +24,7 @@ class Verbosity(IntEnum):
 
 
 INTERVALS = {Verbosity.NORMAL: 30.0, Verbosity.VERBOSE: 5.0}  # seconds between two lines where there is no terminal
-_LINE = "{desc}: {n_fmt} of {total_fmt}, {elapsed} so far, {remaining} left"
+_LINE = "{desc}: {n_fmt} of {total_fmt}, {elapsed} so far, {remaining} left{postfix}"
 
 _verbosity = Verbosity.NORMAL
 

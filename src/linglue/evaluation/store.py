@@ -17,7 +17,7 @@ from pathlib import Path
 
 from linglue.core.fingerprint import code_sha256, file_sha256, settings_hash
 from linglue.errors import LinGlueError
-from linglue.evaluation.dense import ImageMatcher, predict_images
+from linglue.evaluation.detector_free import ImageMatcher, predict_images
 from linglue.evaluation.methods import Prepared
 from linglue.io.pair_list import make_pair
 from linglue.matcher import MatcherConfig

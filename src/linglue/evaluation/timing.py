@@ -29,8 +29,7 @@ import torch
 from linglue.core.progress import Stopwatch
 from linglue.errors import is_out_of_memory
 from linglue.matching.match import MatchingConfig, match_descriptors
-from linglue.network.batch import matchable
-from linglue.network.linglue import LinGlue
+from linglue.network.linglue import LinGlue, matchable
 from linglue.network.weights import PRESETS, LinGlueConfig
 from linglue.types import Features, ImageSize
 

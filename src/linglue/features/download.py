@@ -8,10 +8,10 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from linglue.core.fingerprint import file_sha256
+from linglue.core.lock import locked
 from linglue.errors import LinGlueError
 from linglue.features.registry import Download, FrontEnd
 from linglue.features.weights import cache_folder
@@ -40,12 +40,9 @@ def fetch_weights(front_end: FrontEnd, accept_terms: bool = False) -> Path:
         return path
     if download.terms and not accept_terms:
         raise LinGlueError(f"{download.file} was not fetched: its terms must be accepted with --accept-licence")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_name(f".{path.name}.lock"), timeout=0):
-            _download(download, path)
-    except Timeout as error:
-        raise LinGlueError(f"{path}: another process is fetching it, expected to be the only one") from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path, wait=False):
+        _download(download, path)
     return path
 
 

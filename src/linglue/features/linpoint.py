@@ -126,7 +126,7 @@ class LinPointNet(nn.Module):
         )
 
     def describe(self, maps: Maps, image: Tensor, points: Tensor) -> Tensor:
-        """(N,) which image of the batch and (N, 2) pixels x, y in it → (N, 64) unit descriptors."""
+        """maps, (N,) which image of the batch and (N, 2) points x, y in it → (N, 64) unit descriptors."""
         context = torch.cat([sample(maps.coarse, image, points, 8), sample(maps.fine, image, points, 4)], 1)  # (N, 112)
         moves = REACH * torch.tanh(self.offsets(context).view(-1, SAMPLES, 2) + self.rings)  # (N, 12, 2)
         places = (points[:, None] + moves).flatten(0, 1)  # (N·12, 2)

@@ -98,20 +98,6 @@ def save_hloc_features(path: str | Path, features: Iterable[tuple[str, Features]
             _put(file, path, name, found)
 
 
-def write_hloc_features(path: str | Path, name: str, features: Features) -> None:
-    """Add or replace one image in a file, as `save_hloc_features` writes it.
-
-    Changes the file in place, as HDF5 must: a crash can damage it, and there must be one writer at a time.
-
-    Args:
-        path: the file, made if it is not there.
-        name: of the image.
-        features: of the image.
-    """
-    with _opened(path, "a") as file:
-        _put(file, path, name, features)
-
-
 def save_hloc_matches(
     path: str | Path,
     matches: Iterable[tuple[str, str, IndexArray, FloatArray]],

@@ -39,7 +39,12 @@ def read_view(path: Path) -> View:
 
 
 def write_view(path: Path, view: View) -> None:
-    """Write what `read_view` reads, with ten digits."""
+    """Write what `read_view` reads, with ten digits.
+
+    Args:
+        path: the file.
+        view: camera and pose.
+    """
     pose = view.cam_from_world
     rows = [tuple(view.camera.size), *view.camera.matrix, *pose.rotation, pose.translation]
     lines = [" ".join(f"{float(value):.10g}" for value in row) for row in rows]

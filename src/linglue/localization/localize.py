@@ -39,7 +39,13 @@ class Located:
 
     @classmethod
     def of(cls, name: str, made_from: str, found: Localization) -> Located:
-        """What is kept of the localization of an image."""
+        """What is kept of the localization of an image.
+
+        Args:
+            name: of the image.
+            made_from: fingerprint of what decides its pose.
+            found: what the localizer said.
+        """
         pose = found.cam_from_world
         return cls(
             name,

@@ -19,7 +19,12 @@ _CODE = ("matching/baselines.py", "matching/nearest.py")
 
 @torch.no_grad()
 def mutual_matches(nearest0: Nearest, nearest1: Nearest) -> tuple[Tensor, Tensor]:
-    """Mutual nearest neighbours (K, 2), scored by distinctiveness 1 − nearest/second nearest, best first."""
+    """Mutual nearest neighbours (K, 2), scored by distinctiveness 1 − nearest/second nearest, best first.
+
+    Args:
+        nearest0: of every keypoint of image 0, in image 1.
+        nearest1: the other way round.
+    """
     source = mutual(nearest0, nearest1).nonzero()[:, 0]
     score = 1 - 1 / nearest0.ratio[source]
     order = torch.argsort(score, descending=True, stable=True)
@@ -28,7 +33,13 @@ def mutual_matches(nearest0: Nearest, nearest1: Nearest) -> tuple[Tensor, Tensor
 
 @torch.no_grad()
 def ratio_matches(nearest0: Nearest, nearest1: Nearest, ratio: float = LOWE_RATIO) -> tuple[Tensor, Tensor]:
-    """Mutual nearest neighbours (K, 2) that also pass Lowe's ratio test from image 0, and their scores, best first."""
+    """Mutual nearest neighbours (K, 2) that also pass Lowe's ratio test from image 0, and their scores, best first.
+
+    Args:
+        nearest0: of every keypoint of image 0, in image 1.
+        nearest1: the other way round.
+        ratio: nearest over second nearest distance, above which a match is dropped.
+    """
     quotient = 1 / nearest0.ratio  # (N,) nearest / second nearest
     # Without a second neighbour the test says nothing; then the match stays.
     source = (mutual(nearest0, nearest1) & ((quotient <= ratio) | (len(nearest1.index) < 2))).nonzero()[:, 0]

@@ -73,8 +73,15 @@ def predict(
 ) -> tuple[Array, Array]:
     """Where points (N, 2) of one image are in the other, NaN where too few anchors are near, and the maps (N, 2, 2).
 
-    All lengths in units of R. anchors (K, 2) and maps (K, 2, 2): accepted matches. own (N,): the anchor that a point
-    itself is, or −1; it has no say in its own prediction.
+    All lengths in units of R.
+
+    Args:
+        points: (N, 2) keypoints of one image.
+        anchors0: (K, 2) accepted matches in that image.
+        anchors1: (K, 2) the same in the other.
+        maps: (K, 2, 2) the motion around each.
+        own: (N,) the anchor that a point itself is, or −1; it has no say in its own prediction.
+        config: how many anchors, and how near.
     """
     count = min(config.anchors + 1, len(anchors0))
     distance, index = cKDTree(anchors0).query(points, k=[*range(1, count + 1)], distance_upper_bound=config.reach)
@@ -97,7 +104,14 @@ def _median(values: Array, valid: NDArray[np.bool_]) -> Array:
 
 
 def make_guide(view0: View, view1: View, accepted: LocalMatches, config: CompletionConfig) -> Guide:
-    """What the accepted matches, at least one, say about all keypoints."""
+    """What the accepted matches, at least one, say about all keypoints.
+
+    Args:
+        view0: where the keypoints of image 0 are.
+        view1: the same for image 1.
+        accepted: matches, at least one.
+        config: constants for these features.
+    """
     radius0, radius1 = float(seed_radius(view0.size)), float(seed_radius(view1.size))
     points0, points1 = _numpy(view0.points) / radius0, _numpy(view1.points) / radius1
     pairs, maps = accepted.pairs.cpu().numpy(), _numpy(accepted.maps)
@@ -112,7 +126,14 @@ def make_guide(view0: View, view1: View, accepted: LocalMatches, config: Complet
 
 
 def drop_outliers(view0: View, view1: View, accepted: LocalMatches, config: CompletionConfig) -> LocalMatches:
-    """The accepted matches without those that are not where their neighbours say; lonely ones stay."""
+    """The accepted matches without those that are not where their neighbours say; lonely ones stay.
+
+    Args:
+        view0: where the keypoints of image 0 are.
+        view1: the same for image 1.
+        accepted: matches of the filter.
+        config: constants for these features.
+    """
     if len(accepted.pairs) == 0:
         return accepted
     i, j = accepted.pairs.cpu().numpy().T
@@ -167,8 +188,16 @@ def complete(
 ) -> tuple[Tensor, Tensor]:
     """The accepted matches that agree with each other, and those found by their guidance, best first.
 
-    x0 (N, C), x1 (M, C): descriptors. Returns pairs (K, 2) and scores (K,): accepted matches keep their confidence of
-    at least ½, found ones score below.
+    Args:
+        view0: where the keypoints of image 0 are.
+        view1: the same for image 1.
+        x0: (N, C) descriptors of image 0.
+        x1: (M, C) descriptors of image 1.
+        accepted: matches of the filter.
+        config: constants.
+
+    Returns:
+        pairs (K, 2) and scores (K,): accepted matches keep their confidence of at least ½, found ones score below.
     """
     config = config.for_features(view0.shaped and view1.shaped)
     accepted = drop_outliers(view0, view1, accepted, config)

@@ -60,7 +60,14 @@ def _square(x: Tensor, y: Tensor) -> Tensor:
 
 @torch.no_grad()
 def drop_contradicted(view0: View, view1: View, accepted: LocalMatches, config: ConsensusConfig) -> LocalMatches:
-    """The accepted matches without those that most of the others contradict."""
+    """The accepted matches without those that most of the others contradict.
+
+    Args:
+        view0: where the keypoints of image 0 are.
+        view1: the same for image 1.
+        accepted: matches of the filter.
+        config: constants.
+    """
     if len(accepted.pairs) == 0:
         return accepted
     points = (view0.points[accepted.pairs[:, 0]].float(), view1.points[accepted.pairs[:, 1]].float())

@@ -72,7 +72,13 @@ def sample_pairs(count: int, device: torch.device) -> Tensor:
 
 
 def consistent_with_seed(block: Neighborhoods, shape: Shape, config: FilterConfig) -> Tensor:
-    """(E,) bool: the match rotates and scales like its seed; all True for features without orientation and scale."""
+    """(E,) bool: the match rotates and scales like its seed; all True for features without orientation and scale.
+
+    Args:
+        block: matches and their seeds.
+        shape: scale and rotation of every match, where known.
+        config: how far they may differ.
+    """
     seed = block.seeds[block.seed]  # (E,)
     keep = torch.ones_like(seed, dtype=torch.bool)
     if shape.rotation is not None:
@@ -180,7 +186,14 @@ class Filtered:
 
 
 def filter_matches(selection: Selection, ratio: Tensor, shape: Shape, config: FilterConfig) -> Filtered:
-    """Test every match of the selection around every seed; ratio (N,) is its distinctiveness. The best seed counts."""
+    """Test every match of the selection around every seed; ratio (N,) is its distinctiveness. The best seed counts.
+
+    Args:
+        selection: seeds and their matches.
+        ratio: (N,) distinctiveness.
+        shape: scale and rotation of every match, where known.
+        config: constants.
+    """
     confidence = selection.points0.new_zeros(len(selection.points0))
     maps = selection.points0.new_zeros(len(selection.points0), 2, 2)
     stretch_unit = float(selection.reach1 / selection.reach0)  # x and y are in units of their own image's radius
@@ -270,6 +283,13 @@ def filtered_matches(
 
     With `both_ways` the filter runs from image 0 to image 1 and back, so the result does not depend on which image
     comes first, and a keypoint whose nearest neighbour is wrong may still be found from the other side.
+
+    Args:
+        view0: where the keypoints of image 0 are.
+        view1: the same for image 1.
+        nearest0: of every keypoint of image 0, in image 1.
+        nearest1: the other way round.
+        config: constants.
     """
     if len(view0.points) == 0 or len(view1.points) == 0:
         empty = view0.points.new_zeros(0)

@@ -138,7 +138,12 @@ def _distinctive(found: Neighbours) -> Nearest:
 
 
 def mutual(nearest0: Nearest, nearest1: Nearest) -> Tensor:
-    """(N,) bool: i's nearest neighbour has i as its own nearest neighbour."""
+    """(N,) bool: i's nearest neighbour has i as its own nearest neighbour.
+
+    Args:
+        nearest0: of every keypoint of image 0, in image 1.
+        nearest1: the other way round.
+    """
     if len(nearest1.index) == 0:
         return torch.zeros_like(nearest0.index, dtype=torch.bool)
     return nearest1.index[nearest0.index] == torch.arange(len(nearest0.index), device=nearest0.index.device)
@@ -157,7 +162,12 @@ class Candidates:
 
 @torch.no_grad()
 def find_candidates(there: Neighbours, back: Neighbours) -> Candidates:
-    """Pairs that are among the nearest neighbours (N, k), (M, k) seen from either image."""
+    """Pairs that are among the nearest neighbours (N, k), (M, k) seen from either image.
+
+    Args:
+        there: nearest neighbours of image 0's keypoints in image 1.
+        back: the other way round.
+    """
     index0, index1 = there.index, back.index
     source = torch.arange(len(index0), device=index0.device)[:, None].expand_as(index0)
     listed = (index1[index0] == source[..., None]).any(2) if index0.numel() else index0.bool()  # (N, k)
@@ -167,7 +177,14 @@ def find_candidates(there: Neighbours, back: Neighbours) -> Candidates:
 
 @torch.no_grad()
 def describe_candidates(pairs: Tensor, similarity: Tensor, there: Neighbours, back: Neighbours) -> Candidates:
-    """Pairs (E, 2) of the given similarity (E,), compared with the nearest neighbours of their keypoints."""
+    """Pairs (E, 2) of the given similarity (E,), compared with the nearest neighbours of their keypoints.
+
+    Args:
+        pairs: (E, 2) keypoints of image 0 and image 1.
+        similarity: (E,) of their descriptors.
+        there: nearest neighbours of image 0's keypoints in image 1.
+        back: the other way round.
+    """
     sides, first = [], []
     for side, found in enumerate((there, back)):
         owner, other = pairs[:, side], pairs[:, 1 - side]
@@ -189,7 +206,15 @@ def describe_candidates(pairs: Tensor, similarity: Tensor, there: Neighbours, ba
 
 @torch.no_grad()
 def propose(predicted: Tensor, points: Tensor, mine: Tensor, theirs: Tensor, around: int) -> Tensor:
-    """(N, 2) every keypoint with the most similar of the `around` points (M, 2) next to its predicted one (N, 2)."""
+    """(N, 2) every keypoint with the most similar of the `around` points (M, 2) next to its predicted one (N, 2).
+
+    Args:
+        predicted: (N, 2) where the keypoints of this image should be in the other.
+        points: (M, 2) keypoints of the other image.
+        mine: (N, C) descriptors of this image.
+        theirs: (M, C) descriptors of the other.
+        around: how many points are compared.
+    """
     count = min(around, len(points))
     near = cKDTree(points.cpu().numpy()).query(predicted.cpu().numpy(), k=list(range(1, count + 1)))[1]  # (N, count)
     index = torch.from_numpy(near).to(predicted.device)

@@ -172,6 +172,14 @@ def select(
     """Seeds among the nearest-neighbour matches from image 0 to image 1, and the reach of their neighborhoods.
 
     A seed is a mutual nearest neighbour and, with `separation`, the most distinctive one within R.
+
+    Args:
+        view0: where the keypoints of image 0 are.
+        view1: the same for image 1.
+        nearest0: of every keypoint of image 0, in image 1.
+        nearest1: the other way round.
+        expansion: λ, reach of a neighborhood in units of R.
+        separation: whether seeds keep apart.
     """
     radius0, radius1 = seed_radius(view0.size), seed_radius(view1.size)
     points0, points1 = view0.points.float(), view1.points.float()
@@ -182,7 +190,13 @@ def select(
 
 
 def pad_groups(group: Tensor, value: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    """Ragged to padded: values (E,) of ascending groups (E,) → (groups, n) with zeros behind, and their mask."""
+    """Ragged to padded: values (E,) of ascending groups (E,) → (groups, n) with zeros behind, and their mask.
+
+    Args:
+        group: (E,) which group each value is in, ascending.
+        value: (E,) the values.
+        groups: how many groups there are, empty ones included.
+    """
     count = torch.bincount(group, minlength=groups)  # (groups,)
     position = torch.arange(len(group), device=group.device) - (count.cumsum(0) - count)[group]  # (E,)
     width = int(count.max()) if groups else 0
@@ -219,7 +233,13 @@ class Groups:
 
     @classmethod
     def of(cls, tables: Sequence[Table], readers: Sequence[Tensor], tokens: int) -> Groups:
-        """readers: for every table (S, n) the token of each message, −1 for padding."""
+        """Tables with the way of their messages.
+
+        Args:
+            tables: some neighborhoods.
+            readers: for every table (S, n) the token of each message, −1 for padding.
+            tokens: T, how many tokens there are.
+        """
         token = torch.cat([r.flatten() for r in readers])  # (M,)
         slots = (token >= 0).nonzero()[:, 0]
         count = torch.bincount(token[slots], minlength=tokens)  # (T,)

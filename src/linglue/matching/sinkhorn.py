@@ -29,7 +29,13 @@ def log_optimal_transport(similarity: Tensor, dustbin: Tensor, iterations: int =
 
 
 def transport_matches(x0: Tensor, x1: Tensor, dustbin: Tensor) -> tuple[Tensor, Tensor]:
-    """Mutually best pairs (K, 2) of descriptors (N, C), (M, C) and their probabilities (K,), best first."""
+    """Mutually best pairs (K, 2) of descriptors (N, C), (M, C) and their probabilities (K,), best first.
+
+    Args:
+        x0: (N, C) descriptors of image 0.
+        x1: (M, C) descriptors of image 1.
+        dustbin: () learned score of having no partner.
+    """
     if len(x0) == 0 or len(x1) == 0:
         return torch.zeros(0, 2, dtype=torch.int64, device=x0.device), x0.new_zeros(0)
     plan = log_optimal_transport(x0 @ x1.T / math.sqrt(x0.shape[1]), dustbin)[:-1, :-1].exp()  # (N, M)

@@ -2,243 +2,35 @@
 
 descriptors → first layer → L1 × (self, cross) linear attention → f̂ → L2 × pairwise neighborhood attention → x̂
 
-Attention is linear in the number of keypoints, over all of them and within matching neighborhoods, per head:
-
-    V'_i = φ(Q_i)ᵀ (Σ_j φ(K_j) V_jᵀ) / φ(Q_i)ᵀ (Σ_j φ(K_j)),    φ(u) = elu(u) + 1
-
-The two sums over j do not depend on i: they are computed once, whatever the number of queries. The keypoints of all
-images of a batch lie behind each other in one matrix of tokens (T, C), without padding: whatever treats keypoints one
-by one is one product for all of them, and attention is told where each image begins and ends.
+Images of a batch may have different numbers of keypoints. An entry holds one image of every pair of a batch: keypoints
+(B, N, 2), descriptors (B, N, D), image_size (B, 2), optionally scales (B, N), oris (B, N), and mask (B, N), which is
+False for padding; single images have no padding. Inside, the keypoints of all images lie behind each other in one
+matrix of tokens (T, C), without padding: whatever treats keypoints one by one is one product for all of them, and
+attention is told where each image begins and ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from linglue.errors import LinGlueError
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
-from linglue.matching.neighborhood import Groups, Selection, all_groups, select
+from linglue.matching.neighborhood import Selection, View, all_groups, select
 from linglue.matching.voting import Voting
-from linglue.network.batch import Entry, check, dense_matches, matchable, pad, token_slices, unpad, view, with_size
-from linglue.network.weights import LinGlueConfig, WeightsInfo, find_weights, read_info, read_weights, write_weights
+from linglue.network.layers import EncoderLayer, GeometryEncoder, exact
+from linglue.network.weights import LinGlueConfig, WeightsInfo, read_info, read_weights, require_weights, write_weights
 
-EPSILON = 1e-6  # denominator of a query that attends to nothing
-Affine = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
-BLOCK = 1024  # tokens that go through a layer at a time, so that what lies between stays in the cache
-
-
-class _Positive(torch.autograd.Function):
-    """exp(min(x, 0)) + max(x, 0), whose derivative is its own value cut off at 1: nothing else need be remembered."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = _positive(x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (y,) = ctx.saved_tensors
-        return gradients[0] * y.clamp(max=1)
-
-
-def positive(x: Tensor) -> Tensor:
-    """φ(x) = elu(x) + 1, the feature map that replaces softmax attention's exponential; faster than torch's elu."""
-    return cast(Tensor, _Positive.apply(x)) if x.requires_grad else _positive(x)
-
-
-def _positive(x: Tensor) -> Tensor:
-    return x.exp().clamp_(max=1).add_(x.clamp(min=0))
-
-
-@dataclass(frozen=True)
-class Memory:
-    """All that queries need to know of the keys and values they attend to."""
-
-    content: Tensor  # (C, C) Σ_j φ(K_j) V_jᵀ within heads, zero between them
-    total: Tensor  # (C, C) Σ_j φ(K_j) of a head in each of its columns, zero between heads
-
-    def read(self, query: Tensor, bias: Tensor) -> Tensor:
-        """φ(Q) (N, C), bias (C,) → messages (N, C), with the bias added."""
-        return torch.addmm(bias, query / (query @ self.total).add_(EPSILON), self.content)
-
-
-def remember(key: Tensor, value: Tensor, heads: Tensor) -> Memory:
-    """The memory of φ(K) and V (M, C); heads (C, C) is one where two channels are of the same head, else zero."""
-    return Memory((key.T @ value) * heads, key.sum(0)[:, None] * heads)
-
-
-def pairwise_attention(query: Tensor, key: Tensor, value: Tensor, groups: Iterable[Groups], heads: Tensor) -> Tensor:
-    """Linear attention inside each neighborhood, summed over seeds: φ(Q), φ(K), V (T, C) → (T, C).
-
-    Tokens that no neighborhood contains receive zero.
-    """
-    message = torch.zeros_like(query)
-    for group in groups:
-        local = []
-        for source, target, mask in group.tables:
-            keys = _take(key, target) * mask  # (S, m, C): a masked key has no weight
-            content = (keys.mT @ _take(value, target)) * heads  # (S, C, C)
-            queries = _take(query, source)  # (S, n, C)
-            # Totals of heads by one large product instead of one per neighborhood.
-            total = (queries * keys.sum(1, keepdim=True)).flatten(0, 1) @ heads  # (S·n, C)
-            local.append(((queries / total.add_(EPSILON).view_as(queries)) @ content).flatten(0, 1))  # (S·n, C)
-        # A bag is the sum of some rows; torch sums bags much faster than it adds to indexed rows.
-        message = message + F.embedding_bag(group.slots, torch.cat(local), group.starts, mode="sum")
-    return message
-
-
-def _take(rows: Tensor, index: Tensor) -> Tensor:
-    return rows.index_select(0, index.flatten()).unflatten(0, index.shape)
-
-
-class EncoderLayer(nn.Module):
-    """x ← x + LayerNorm(MLP([x, LayerNorm(merge(attention(x, y)))])), the layer of LoFTR.
-
-    With `input_dim` it is the network's first layer: three projections input_dim → dim go in front, and the projected
-    x is what the residual adds to.
-    """
-
-    heads: Tensor  # (C, C) one where two channels are of the same head, else zero
-
-    def __init__(self, dim: int, heads: int, input_dim: int | None = None) -> None:
-        super().__init__()
-        head = torch.arange(heads).repeat_interleave(dim // heads)  # (C,)
-        self.register_buffer("heads", (head[:, None] == head).float(), persistent=False)  # (C, C)
-        self.project_query: nn.Module = nn.Identity()
-        self.project_key: nn.Module = nn.Identity()
-        self.project_value: nn.Module = nn.Identity()
-        if input_dim is not None:
-            self.project_query = nn.Linear(input_dim, dim)
-            self.project_key = nn.Linear(input_dim, dim)
-            self.project_value = nn.Linear(input_dim, dim)
-        self.query = nn.Linear(dim, dim)
-        self.key = nn.Linear(dim, dim)
-        self.value = nn.Linear(dim, dim)
-        self.merge = nn.Linear(dim, dim)
-        self.norm_message = nn.LayerNorm(dim)
-        self.mlp = nn.Sequential(nn.Linear(2 * dim, 2 * dim), nn.ReLU(inplace=True), nn.Linear(2 * dim, dim))
-        self.norm_update = nn.LayerNorm(dim)
-
-    def forward(self, x: Tensor, images: Sequence[slice], reads: Sequence[int]) -> Tensor:
-        """Linear attention over whole images.
-
-        Args:
-            x: (T, D) tokens of all images.
-            images: the tokens of each image, one behind the other.
-            reads: for each image, the number of the image that it reads.
-
-        Returns:
-            (T, C) updated tokens.
-        """
-        weights = self._key_value_weights()
-        if torch.is_grad_enabled():
-            return self._forward_whole(x, images, reads, weights)
-        memories = [self._remember([self._key_value(b, weights) for b in x[image].split(BLOCK)]) for image in images]
-        updated = []
-        for image, read in zip(images, reads, strict=True):
-            for block in x[image].split(BLOCK):
-                residual = self.project_query(block)  # (b, C)
-                query = self._query(residual)  # (b, C)
-                with _exact(x):
-                    message = memories[read].read(query, self.merge.bias)  # (b, C)
-                updated.append(self._update(residual, message))
-        return torch.cat(updated)
-
-    def _forward_whole(self, x: Tensor, images: Sequence[slice], reads: Sequence[int], weights: Affine) -> Tensor:
-        """The same without blocks, each of which would cost a step of its own in backward."""
-        key, value = self._key_value(x, weights)  # (T, C) each
-        residual = self.project_query(x)  # (T, C)
-        query = self._query(residual)  # (T, C)
-        memories = [self._remember([(key[image], value[image])]) for image in images]
-        with _exact(x):
-            found = [memories[r].read(query[i], self.merge.bias) for i, r in zip(images, reads, strict=True)]
-        return self._update(residual, torch.cat(found))
-
-    def forward_within(self, x: Tensor, groups: Iterable[Groups]) -> Tensor:
-        """Pairwise neighborhood attention: tokens x (T, C) read others within the same neighborhoods → (T, C)."""
-        query, (key, value) = self._query(x), self._key_value(x, self._key_value_weights())
-        with _exact(x):
-            message = pairwise_attention(query, key, value, groups, self.heads)  # (T, C)
-        size = max(1, len(x)) if torch.is_grad_enabled() else BLOCK
-        parts = zip(x.split(size), message.split(size), strict=True)
-        return torch.cat([self._update(block, self.merge(part)) for block, part in parts])
-
-    def _query(self, x: Tensor) -> Tensor:
-        """φ(Q) (b, C)."""
-        return positive(self.query(x).float())
-
-    def _key_value_weights(self) -> Affine:
-        """Weight (C, D) and bias (C,) of the product that gives keys, and of the one that gives values."""
-        weights: list[Tensor] = [self.key.weight, self.value.weight]
-        biases: list[Tensor] = [self.key.bias, self.value.bias]
-        for part, project in enumerate((self.project_key, self.project_value)):
-            if isinstance(project, nn.Linear):  # two linear layers in a row are one
-                with _exact(self.heads):
-                    biases[part] = torch.addmv(biases[part], weights[part], project.bias)  # (C,)
-                    weights[part] = weights[part] @ project.weight  # (C, D)
-        return (weights[0], biases[0]), (weights[1], biases[1])
-
-    def _key_value(self, x: Tensor, weights: Affine) -> tuple[Tensor, Tensor]:
-        """φ(K) and V (b, C); two products, as one would leave both with gaps between their rows."""
-        key, value = weights
-        return positive(F.linear(x, *key).float()), F.linear(x, *value).float()
-
-    def _remember(self, blocks: Sequence[tuple[Tensor, Tensor]]) -> Memory:
-        """The memory of one image, from φ(K) and V of its blocks, with the merging of heads applied to its content."""
-        with _exact(self.heads):
-            first, *others = [remember(key, value, self.heads) for key, value in blocks]
-            content, total = first.content, first.total
-            for memory in others:
-                content, total = content + memory.content, total + memory.total
-            return Memory(content @ self.merge.weight.T, total)
-
-    def _update(self, x: Tensor, message: Tensor) -> Tensor:
-        message = self.norm_message(message)  # (b, C)
-        update = self.mlp(torch.cat([x, message], dim=-1))  # (b, C)
-        return self.norm_update(update).add_(x)  # (b, C)
-
-
-def _exact(x: Tensor) -> Any:
-    """No autocast in attention: sums over tens of thousands of keys leave float16's range."""
-    device = x.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
-
-
-class GeometryEncoder(nn.Module):
-    """A small MLP of where a keypoint is, how large and how it is rotated; zero until it has learned something.
-
-    Scale and orientation may be missing: a flag says so, and their inputs are zero.
-    """
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.mlp = nn.Sequential(
-            nn.Linear(7, 32), nn.ReLU(), nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()
-        )
-        self.output = nn.Linear(64, dim)
-        nn.init.zeros_(self.output.weight)
-        nn.init.zeros_(self.output.bias)
-
-    def forward(self, keypoints: Tensor, image_size: Tensor, scales: Tensor | None, oris: Tensor | None) -> Tensor:
-        """keypoints (..., N, 2) pixels, image_size (..., 2), scales (..., N) pixels, oris (..., N) radians →
-        (..., N, C)."""
-        half = image_size.amax(-1)[..., None, None] / 2  # (..., 1, 1): one unit for x and y keeps the aspect
-        position = (keypoints - (image_size[..., None, :] - 1) / 2) / half  # centre 0, longer side −1..1
-        zero, one = torch.zeros_like(position[..., 0]), torch.ones_like(position[..., 0])  # (..., N)
-        size = zero if scales is None else (scales / half[..., 0]).clamp(min=1e-6).log() / 4 + 1  # about −1..1
-        rotation = [zero, zero] if oris is None else [oris.sin(), oris.cos()]
-        flags = [zero if scales is None else one, zero if oris is None else one]
-        return self.output(self.mlp(torch.stack([*position.unbind(-1), size, *rotation, *flags], dim=-1)))
+Entry = Mapping[str, Tensor]  # a batch of images, or one image without the axis B
 
 
 @dataclass(frozen=True)
@@ -280,17 +72,17 @@ class LinGlue(nn.Module):
     @classmethod
     def from_pretrained(cls, name: str = "sift", device: str = "cpu") -> LinGlue:
         """The network that comes with the package for the features of front-end `name`, in evaluation mode."""
-        return cls.load(find_weights(name), device)
+        return cls.load(require_weights(name), device)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> LinGlue:
-        """The network in a weights file, in float32 and evaluation mode."""
+        """The network in the weights file `path`, in float32 and evaluation mode, on `device`."""
         network = cls(read_info(path).config)
         network.load_state_dict(read_weights(path, network.state_dict()))
         return network.to(device).eval()
 
     def save(self, path: str | Path, kind: str, preset: str, licence: str, training: str) -> None:
-        """Write a weights file that says what it is; the texts are those of `WeightsInfo`."""
+        """Write the weights file `path`, which says what it is: kind, preset, licence, training as in `WeightsInfo`."""
         write_weights(path, self.state_dict(), WeightsInfo(kind, preset, licence, training, self.config))
 
     def forward(self, data: Mapping[str, Entry], matching: MatchingConfig | None = None) -> dict[str, Any]:
@@ -322,7 +114,7 @@ class LinGlue(nn.Module):
         return pad(self._start(images).split([len(image["keypoints"]) for image in images]), entry)
 
     def encode(self, entry0: Entry, entry1: Entry) -> Encoded:
-        """New descriptors of both images; the entries are those of `forward`, with image_size."""
+        """New descriptors of both images; entry0 and entry1 are image0 and image1 of `forward`, with image_size."""
         check(entry0, "image0", self.config.input_dim)
         check(entry1, "image1", self.config.input_dim)
         pairs, batch = [*unpad(entry0), *unpad(entry1)], len(entry0["keypoints"])
@@ -390,7 +182,125 @@ class LinGlue(nn.Module):
     def _select(self, images: Sequence[Entry], x: Sequence[Tensor], other: Sequence[int]) -> list[Selection]:
         """For every image the neighborhoods in which it reads the other image of its pair."""
         views, how = [view(image) for image in images], (self.config.expansion, self.config.separation)
-        with _exact(x[0]):
+        with exact(x[0]):
             nearest = [nearest_both_ways(x[i].detach(), x[other[i]].detach()) for i in range(len(x) // 2)]
         nearest += [(back, there) for there, back in nearest]
         return [select(views[i], views[other[i]], *nearest[i], *how) for i in range(len(x))]
+
+
+def check(entry: Entry, name: str, dim: int) -> None:
+    """Refuse descriptors of another shape than (B, N, dim), or with values that are no numbers.
+
+    Args:
+        entry: the images.
+        name: of the entry, for the complaint.
+        dim: what the network takes.
+    """
+    descriptors = entry["descriptors"]
+    if descriptors.ndim != 3 or descriptors.shape[-1] != dim:
+        raise LinGlueError(
+            f"{name}: descriptors have shape {tuple(descriptors.shape)}, expected (B, N, {dim}) for this network"
+        )
+    if not torch.isfinite(descriptors).all():
+        raise LinGlueError(f"{name}: descriptors contain NaN or infinite values")
+
+
+def collate(entries: Sequence[Entry]) -> dict[str, Tensor]:
+    """Entries of one image each (B = 1) as one entry, padded with zeros to the largest N, and with a mask."""
+    names = set.intersection(*(set(e) for e in entries)) - {"image_size", "mask"}
+    batch = {name: pad_sequence([e[name][0] for e in entries], batch_first=True) for name in sorted(names)}
+    batch["image_size"] = torch.cat([e["image_size"] for e in entries])  # (B, 2)
+    lengths = torch.tensor([e["keypoints"].shape[1] for e in entries])
+    mask = torch.arange(batch["keypoints"].shape[1]) < lengths[:, None]
+    return {**batch, "mask": mask.to(batch["keypoints"].device)}
+
+
+def unpad(entry: Entry) -> list[dict[str, Tensor]]:
+    """The single images of an entry, without padding."""
+    mask, images = entry.get("mask"), []
+    for b in range(len(entry["keypoints"])):
+        image = {name: value[b] for name, value in entry.items() if name != "mask"}
+        if mask is not None:
+            image = {name: value if name == "image_size" else value[mask[b]] for name, value in image.items()}
+        images.append(image)
+    return images
+
+
+def token_slices(images: Sequence[Entry]) -> list[slice]:
+    """Where the keypoints of each image are when those of all lie one behind the other."""
+    ends = [0, *accumulate(len(image["keypoints"]) for image in images)]
+    return [slice(*bounds) for bounds in pairwise(ends)]
+
+
+def pad(rows: Sequence[Tensor], entry: Entry) -> Tensor:
+    """Rows (n, C) of single images as (B, N, C), each where the entry has its keypoints and zero elsewhere."""
+    mask = entry.get("mask")
+    if mask is None:
+        return torch.stack(list(rows)) if len(rows) > 1 else rows[0][None]
+    return rows[0].new_zeros(*mask.shape, rows[0].shape[-1]).masked_scatter(mask[..., None], torch.cat(list(rows)))
+
+
+def view(image: Entry) -> View:
+    """Where the keypoints of a single image are."""
+    return View(image["keypoints"], image["image_size"], image.get("scales"), image.get("oris"))
+
+
+def matchable(entry0: Entry, entry1: Entry, x0: Tensor, x1: Tensor) -> list[tuple[View, View, Tensor, Tensor]]:
+    """What `match_descriptors` takes, for every pair: both views, and their new descriptors of x0, x1 (B, N, C).
+
+    Args:
+        entry0: images 0 of the pairs.
+        entry1: images 1 of the pairs.
+        x0: (B, N, C) new descriptors of images 0.
+        x1: (B, M, C) of images 1.
+    """
+    images0, images1 = unpad({**entry0, "descriptors": x0}), unpad({**entry1, "descriptors": x1})
+    return [
+        (view(one), view(two), one["descriptors"], two["descriptors"])
+        for one, two in zip(images0, images1, strict=True)
+    ]
+
+
+def with_size(entry: Entry) -> Entry:
+    """The entry with image_size (B, 2): where it is missing, the smallest image that has all keypoints."""
+    if "image_size" in entry:
+        return entry
+    keypoints = entry["keypoints"]  # (B, N, 2)
+    if "mask" in entry:
+        keypoints = keypoints * entry["mask"][..., None]
+    size = keypoints.amax(1) if keypoints.shape[1] else keypoints.new_zeros(len(keypoints), 2)  # (B, 2)
+    return {**entry, "image_size": size.clamp(min=0) + 1}
+
+
+def dense_matches(entry0: Entry, entry1: Entry, found: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Any]:
+    """LightGlue's output keys from pairs (K, 2) and scores (K,); indices refer to the padded keypoints.
+
+    Args:
+        entry0: images 0 of the pairs.
+        entry1: images 1 of the pairs.
+        found: per pair the matches (K, 2) and their scores (K,).
+    """
+    shape0, shape1 = entry0["keypoints"].shape[:2], entry1["keypoints"].shape[:2]
+    device = entry0["keypoints"].device
+    matches0 = torch.full(shape0, -1, dtype=torch.int64, device=device)
+    matches1 = torch.full(shape1, -1, dtype=torch.int64, device=device)
+    scores0, scores1 = torch.zeros(shape0, device=device), torch.zeros(shape1, device=device)
+    pairs = []
+    for b, (pair, score) in enumerate(found):
+        rows, columns = _padded(entry0, b, pair[:, 0]), _padded(entry1, b, pair[:, 1])  # (K,)
+        matches0[b, rows], matches1[b, columns] = columns, rows
+        scores0[b, rows], scores1[b, columns] = score.to(scores0), score.to(scores1)
+        pairs.append(torch.stack([rows, columns], dim=1))
+    return {
+        "matches0": matches0,
+        "matches1": matches1,
+        "matching_scores0": scores0,
+        "matching_scores1": scores1,
+        "matches": pairs,
+        "scores": [score for _, score in found],
+    }
+
+
+def _padded(entry: Entry, b: int, index: Tensor) -> Tensor:
+    """Indices of unpadded keypoints of image b as indices of the padded."""
+    return index if "mask" not in entry else entry["mask"][b].nonzero()[:, 0][index]

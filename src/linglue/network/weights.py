@@ -102,7 +102,7 @@ def packaged_weights(name: str) -> Path:
     return PACKAGED / f"{name}.safetensors"
 
 
-def find_weights(name: str) -> Path:
+def require_weights(name: str) -> Path:
     """The packaged weights for front-end `name`, or an error that says what there is."""
     path = packaged_weights(name)
     if not path.is_file():
@@ -114,7 +114,7 @@ def find_weights(name: str) -> Path:
 
 
 def write_weights(path: str | Path, tensors: Mapping[str, Tensor], info: WeightsInfo) -> None:
-    """Write the tensors of a network in float16, and what it is, atomically."""
+    """Write the tensors of a network in float16 to the file `path`, with its `info`, atomically."""
     path = Path(path)
     halves = {name: value.detach().half().contiguous().cpu() for name, value in tensors.items()}
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.features.base import Extractor
@@ -61,7 +61,7 @@ def gather_descriptors(images: Sequence[Path], extractor: Extractor, resize: int
     """
     parts = [
         torch.from_numpy(extractor.extract(path, KEYPOINTS_PER_IMAGE, resize).descriptors)
-        for path in tqdm(images, unit="image")
+        for path in progress(images, desc="descriptors", unit="image")
     ]
     return torch.cat(parts)
 

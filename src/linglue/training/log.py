@@ -21,7 +21,12 @@ def log_row(folder: Path, row: Mapping[str, float]) -> None:
 
 
 def append_row(path: Path, row: Mapping[str, float]) -> None:
-    """Add a line; rows of a later step than this one, left by a run that was killed, are dropped."""
+    """Add a line; rows of a later step than this one, left by a run that was killed, are dropped.
+
+    Args:
+        path: the CSV file.
+        row: values by name, `step` among them.
+    """
     rows = [r for r in read_rows(path) if r["step"] < row["step"]] + [dict(row)]
     with atomic_path(path) as partial, partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(row))
@@ -38,7 +43,12 @@ def read_rows(path: Path) -> list[dict[str, float]]:
 
 
 def plot(csv_path: Path, picture: Path) -> None:
-    """Loss and validation scores over steps."""
+    """Loss and validation scores over steps.
+
+    Args:
+        csv_path: the log.
+        picture: written, .png.
+    """
     from matplotlib.figure import Figure
 
     rows = read_rows(csv_path)

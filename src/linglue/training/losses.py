@@ -51,16 +51,6 @@ def distances(x0: Tensor, x1: Tensor, truth0: Tensor, truth1: Tensor) -> Distanc
     return Distances(source, target, positive, (rows + own_row).amin(1), (columns + own_column).amin(0))
 
 
-def literal_ranking_loss(
-    d: Distances, coarse0: Tensor, coarse1: Tensor, positive_margin: float = 0.2, negative_margin: float = 1.0
-) -> Tensor:
-    """The paper's equation as it stands: Σ s_c R_c / |M+| with s_c = f̂ᵀf̂ free, so s_c → −∞ lowers it. For reference."""
-    confidence = (coarse0[d.source] * coarse1[d.target]).sum(-1)  # (K,)
-    hardest = torch.minimum(d.negative0, d.negative1)
-    ranking = F.relu(d.positive - positive_margin) + F.relu(negative_margin - hardest)
-    return (confidence * ranking).sum() / max(1, len(ranking))
-
-
 def ranking_loss(
     d: Distances, coarse0: Tensor, coarse1: Tensor, positive_margin: float = 0.2, negative_margin: float = 1.0
 ) -> Tensor:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from linglue.matching.neighborhood import View
-from linglue.network.batch import matchable
-from linglue.network.linglue import Encoded, LinGlue
+from linglue.network.linglue import Encoded, LinGlue, matchable
 from linglue.training.config import OptimiserConfig
 from linglue.training.losses import (
     contrastive_loss,

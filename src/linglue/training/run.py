@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from filelock import FileLock
 
+from linglue.core.lock import locked
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.training.cache.store import FeatureCache
@@ -18,8 +18,6 @@ from linglue.training.checkpoint import checkpoint_path, read_checkpoint
 from linglue.training.config import RunConfig
 from linglue.training.data import prepare_data, split_images
 from linglue.training.trainer import Trainer, given_network, run_settings
-
-LOCK = ".pairs.lock"
 
 
 def train(config: RunConfig) -> Path:
@@ -57,7 +55,7 @@ def _make_pairs(config: RunConfig) -> tuple[FeatureCache, dict[str, FeatureCache
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return prepare_data(config)
     config.output.mkdir(parents=True, exist_ok=True)
-    with FileLock(config.output / LOCK):
+    with locked(config.output):
         return prepare_data(config)
 
 

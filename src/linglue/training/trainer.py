@@ -19,12 +19,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.voting import VotingConfig
-from linglue.network.batch import matchable
-from linglue.network.linglue import LinGlue
+from linglue.network.linglue import LinGlue, matchable
 from linglue.network.weights import LinGlueConfig, read_info
 from linglue.training.cache.store import FeatureCache
 from linglue.training.checkpoint import checkpoint_path, read_checkpoint, restore, write_checkpoint
@@ -79,7 +79,12 @@ def with_voting(network: LinGlue, seed: int) -> LinGlue:
 
 
 def identity_start(config: RunConfig, pairs: FeatureCache) -> LinGlue:
-    """A network that changes nothing yet, made for the descriptors at hand."""
+    """A network that changes nothing yet, made for the descriptors at hand.
+
+    Args:
+        config: the run.
+        pairs: cached pairs, whose descriptors it is made for.
+    """
     step = max(1, len(pairs) // 200)
     some = [pairs.batch([i])["image0"] for i in range(0, len(pairs), step)]
     descriptors = torch.cat([entry["descriptors"][entry["mask"]] for entry in some])
@@ -174,7 +179,7 @@ class Trainer:
         o, losses = self.config.optimiser, []
         if self.step == 0:
             self._validate(float("nan"))
-        with tqdm(total=o.steps, initial=self.step, unit="step", disable=None if self.rank == 0 else True) as bar:
+        with progress(total=o.steps, initial=self.step, desc="train", unit="step", disable=self.rank != 0) as bar:
             while self.step < o.steps:
                 start = time.monotonic()
                 losses.append(self._take_step())

@@ -110,7 +110,7 @@ class WorkContents:
         return pixel_from_colmap(points), np.array([point.has_point3D() for point in image.points2D], dtype=np.bool_)
 
     def matches(self, name0: str, name1: str) -> ImageMatches | None:
-        """The matches of two images; None where the pair was not matched."""
+        """The matches of images name0 and name1; None where the pair was not matched."""
         pair = (min(name0, name1), max(name0, name1))
         if not self.work.matches_file.is_file():
             return None
@@ -136,5 +136,5 @@ class WorkContents:
 
 
 def thumbnail(path: Path, longer_side: int) -> Image:
-    """An image file, small enough to be shown."""
+    """The image file `path`, with a longer_side small enough to be shown."""
     return shrink(read_image(path), longer_side)

@@ -109,7 +109,7 @@ class Viewer(Page):
             )
 
     def choose_pair(self, name0: str, name1: str) -> None:
-        """Show the matches of two images, coloured by score."""
+        """Show the matches of images name0 and name1, coloured by score."""
         with self._lock:
             if NONE in (name0, name1):
                 return
@@ -235,7 +235,7 @@ class Viewer(Page):
 
 
 def start_server(host: str, port: int, label: str) -> Any:
-    """A viser server that listens; a port in use is an error."""
+    """A viser server that listens at host and port under a label; a port in use is an error."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

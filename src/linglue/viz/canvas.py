@@ -167,7 +167,13 @@ def blend_dots(canvas: FloatArray, centres: FloatArray, radius: float, colours: 
 
 
 def blend_legend(canvas: FloatArray, worst: str, best: str) -> None:
-    """Say what the colours mean, in the bottom-left corner, in place: a bar of them between two words."""
+    """Say what the colours mean, in the bottom-left corner, in place: a bar of them between two words.
+
+    Args:
+        canvas: is changed.
+        worst: word at the red end.
+        best: word at the green end.
+    """
     size = _letter_size(canvas)
     height, width = canvas.shape[:2]
     words = [cv2.getTextSize(word, _FONT, size / 30, 1)[0][0] for word in (worst, best)]

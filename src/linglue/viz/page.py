@@ -51,7 +51,7 @@ def table(rows: Iterable[Sequence[object]]) -> str:
 
 
 def lines(texts: Iterable[str], warn: bool = False) -> str:
-    """A list, a line for each text; red if they are warnings."""
+    """A list, a line for each of the texts; red if they `warn`."""
     return f"<ul{' class=warn' if warn else ''}>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>"
 
 

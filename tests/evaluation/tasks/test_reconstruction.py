@@ -8,7 +8,7 @@ import pytest
 
 from epfl_scene import write_epfl
 from linglue.errors import LinGlueError
-from linglue.evaluation.colmap_sift import ColmapConfig
+from linglue.evaluation.colmap_pipeline import ColmapConfig
 from linglue.evaluation.tasks import reconstruction
 from linglue.evaluation.tasks.reconstruction import Measurement, ModelScore, load_scene, measure, summarise, tables
 from linglue.matcher import MatcherConfig
@@ -77,7 +77,7 @@ def test_a_second_run_makes_nothing(scores, folder, work, monkeypatch):
 
     for name in ("sfm.extract._Worker", "sfm.match._make_worker", "sfm.map_stores.build_model"):
         monkeypatch.setattr(f"linglue.{name}", refuse)
-    monkeypatch.setattr("linglue.evaluation.colmap_sift._extract", refuse)
+    monkeypatch.setattr("linglue.evaluation.colmap_pipeline._extract", refuse)
     assert measure(load_scene(folder), work, HOW) == [replace(score, made=False) for score in scores]
 
 

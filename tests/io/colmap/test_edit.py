@@ -1,6 +1,7 @@
 """Changing a COLMAP database: all or nothing."""
 
 import sqlite3
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ SOME = np.array([[3, 100], [70, 5]])
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path) -> Path:
     """Ids are 1 to 4; the pairs of image 1 have matches and geometries."""
     write_scene(tmp_path / "database.db", all_pairs()[:3])
     pycolmap.geometric_verification(tmp_path / "database.db")

@@ -1,6 +1,7 @@
 """Binary model files that would make COLMAP's reader run away."""
 
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ pycolmap = pytest.importorskip("pycolmap")
 
 
 @pytest.fixture
-def model(tmp_path):
+def model(tmp_path) -> Path:
     pycolmap.set_random_seed(0)
     options = pycolmap.SyntheticDatasetOptions(num_rigs=1, num_frames_per_rig=3, num_points3D=20)
     write_model(pycolmap.synthesize_dataset(options), tmp_path)

@@ -11,7 +11,7 @@ from linglue.training.front_end.objective import collate
 
 
 @pytest.fixture(scope="module")
-def drawn():
+def drawn() -> tuple[Lesson, list]:
     """Black dots on white, each a keypoint, seen twice; no change of light."""
     rng = np.random.default_rng(0)
     y, x = np.mgrid[20:380:24, 20:580:24]

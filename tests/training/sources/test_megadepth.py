@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import cv2
 import h5py
@@ -44,7 +45,7 @@ def render(images: list[Image]) -> tuple[list[Geometry], list[Image]]:
     return views, [colour(surfaces, view, sky) for view in views]
 
 
-def write_scene(root: Path, name: str, views: list[Geometry], images: list[Image]) -> dict[str, np.ndarray]:
+def write_scene(root: Path, name: str, views: list[Geometry], images: list[Image]) -> dict[str, Any]:
     """Images and depths; returns what scene_info holds. A fourth image has neither, as many do."""
     image_paths, depth_paths, intrinsics, poses = [], [], [], []
     for number, (view, image) in enumerate(zip(views, images, strict=True)):
@@ -82,7 +83,7 @@ def write_scene(root: Path, name: str, views: list[Geometry], images: list[Image
 
 
 @pytest.fixture(scope="module")
-def rendered(images):
+def rendered(images) -> tuple:
     return render(images)
 
 
@@ -116,7 +117,8 @@ def test_pairs_map_as_the_renderer_says(root, rendered):
 
 
 def pair_inside(points: np.ndarray) -> np.ndarray:
-    return ((points >= 0) & (points <= np.array(SIZE) - 1)).all(axis=1)
+    x, y = ((points >= 0) & (points <= np.array(SIZE) - 1)).T
+    return x & y
 
 
 def test_shrunk_images_agree_with_their_pixels(root):

@@ -15,7 +15,7 @@ from linglue.training.sources.interface import ImagePair, grid_points
 from linglue.training.sources.parallax import DepthMapper, ParallaxConfig, ParallaxSource, doubtful_pixels
 from linglue.training.sources.renderer import NOTHING, colour, quad, relief, see
 from linglue.types import ImageSize
-from training.agreement import best_shift, inside, patch_correlations, shared
+from training.agreement import assert_pixels_agree, inside, patch_correlations, shared
 
 CLEAN = ParallaxConfig(photometric=PhotometricConfig(strength=0))
 SIZE = ImageSize(320, 240)
@@ -153,11 +153,7 @@ def test_there_and_back(images, seed):
 def test_pixels_agree(images):
     generator = ParallaxSource(replace(CLEAN, baseline=25, zoom=1.5))
     pairs = [generator.sample(images, np.random.default_rng(k)).pair() for k in range(10)]
-    every = np.concatenate([patch_correlations(pair) for pair in pairs])
-    assert len(every) > 300
-    assert np.median(every) > 0.97 and np.mean(every > 0.8) > 0.97
-    errors = np.abs([best_shift(pair) for pair in pairs])
-    assert np.median(errors) < 0.03 and errors.max() < 0.2
+    assert_pixels_agree(pairs, fewest=300)
 
 
 def test_overlap_is_bounded_and_scenes_have_parallax(images):

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS, RobustSettings, check_estimators, version
 from linglue.evaluation.methods import Methods, Prepared, prepare
@@ -225,7 +225,7 @@ def _score_all(
     made = 0
     scores: dict[str, list[PairScore]] = {name: [] for name in prepared.ready}
     groups = list(dict.fromkeys((data, truth.pair.group) for data, pairs in truths.items() for truth in pairs))
-    for data, sequence in tqdm(groups, desc="homography", unit="sequence", disable=None, delay=PROGRESS_DELAY):
+    for data, sequence in progress(groups, desc="homography", unit="sequence", delay=PROGRESS_DELAY):
         chosen = [truth for truth in truths[data] if truth.pair.group == sequence]
         new, predictions = predict(work / data, [truth.pair for truth in chosen], prepared)
         made += new

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
 from linglue.core.optional import need
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.evaluation.known_poses import (
     KnownScene,
@@ -336,7 +335,7 @@ def _localize(
 
 
 def _progress(names: Sequence[str], method: str) -> Iterable[str]:
-    bar: Iterable[str] = tqdm(names, desc=f"localize ({method})", unit="image", disable=None)
+    bar: Iterable[str] = progress(names, desc=f"localize ({method})", unit="image")
     return bar
 
 

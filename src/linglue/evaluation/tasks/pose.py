@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import RobustSettings, check_estimators, relative_pose, version
 from linglue.evaluation.methods import Methods, prepare
@@ -143,7 +143,7 @@ def evaluate(
     robust = RobustSettings(threshold, seed)
     made = 0
     scores: dict[str, list[PairScore]] = {name: [] for name in prepared.ready}
-    for truths in tqdm(groups.values(), desc="pose", unit="scene", disable=None, delay=PROGRESS_DELAY):
+    for truths in progress(groups.values(), desc="pose", unit="scene", delay=PROGRESS_DELAY):
         new, predictions = predict(work, [truth.pair for truth in truths], prepared)
         made += new
         for name, found in predictions.items():

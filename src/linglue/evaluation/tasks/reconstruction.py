@@ -24,7 +24,7 @@ from linglue.core.atomic import atomic_path
 from linglue.core.fingerprint import code_sha256, settings_hash
 from linglue.core.optional import need
 from linglue.errors import LinGlueError
-from linglue.evaluation.colmap_sift import ColmapConfig, reconstruct_by_colmap
+from linglue.evaluation.colmap_pipeline import ColmapConfig, reconstruct_by_colmap
 from linglue.evaluation.known_poses import KnownScene, is_eth3d, load_known_scene
 from linglue.evaluation.methods import Methods, Prepared, prepare
 from linglue.evaluation.result import Result, Table
@@ -45,7 +45,7 @@ from linglue.sfm.workspace import Workspace
 COLMAP = "colmap"  # the name of COLMAP's own pipeline among the methods
 BASE = "linglue"  # the method whose time others are compared with
 _MODEL_CODE = (
-    "evaluation/colmap_sift.py",
+    "evaluation/colmap_pipeline.py",
     "geometry/colmap.py",
     "geometry/pixels.py",
     "io/colmap/database.py",

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from linglue.core.fingerprint import code_sha256, settings_hash
+from linglue.core.progress import progress
 from linglue.evaluation.methods import Methods
 from linglue.evaluation.result import Result, Table, percent, read_json, write_json
 from linglue.evaluation.tasks import pose
@@ -71,7 +71,7 @@ def evaluate(
     order = [(subject, size) for size in sizes for subject in subjects]  # load hits all subjects of a size alike
     rows: list[dict[str, Any]] = []
     failed: dict[Subject, str] = {}
-    for subject, size in tqdm(order, desc="scalability", unit="size", disable=None):
+    for subject, size in progress(order, desc="scalability", unit="size"):
         found = failed.get(subject) or _kept(work, subject, size, threads, repeats, limits)
         if isinstance(found, str):
             failed.setdefault(subject, found)

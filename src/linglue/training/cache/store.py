@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from linglue.core.atomic import atomic_folder
 from linglue.errors import LinGlueError
-from linglue.training.cache.cut import cut
+from linglue.training.cache.subset import cut
 
 SETTINGS = "cache.json"
 MANIFEST = "manifest.json"

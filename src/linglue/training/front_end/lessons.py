@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from linglue.core.atomic import atomic_path
 from linglue.core.fingerprint import file_sha256
+from linglue.core.progress import progress
 from linglue.features.base import Extractor
 from linglue.io.images import read_image, shrink
-from linglue.training.front_end.progress import Progress
 
 LONGER_SIDE = 800  # pixels at which teacher and student see an image
 
@@ -55,7 +55,7 @@ class Lessons(Sequence[Lesson]):
         """Let the teacher look at every image that has no lesson yet."""
         self._folder.mkdir(parents=True, exist_ok=True)
         missing = [i for i, file in enumerate(self._files) if not file.is_file()]
-        with Progress("lessons", len(self), len(self) - len(missing)) as progress:
+        with progress(total=len(self), initial=len(self) - len(missing), desc="lessons", unit="image") as bar:
             for i in missing:
                 found = teacher.extract(shrink(read_image(self.images[i]), LONGER_SIDE), self.keypoints)
                 with atomic_path(self._files[i]) as partial:
@@ -65,4 +65,4 @@ class Lessons(Sequence[Lesson]):
                         scores=found.scores.astype(np.float16),
                         descriptors=found.descriptors.astype(np.float16),
                     )
-                progress.advance()
+                bar.update()

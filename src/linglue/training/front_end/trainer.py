@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,6 +20,7 @@ import torch
 from torch import nn
 
 from linglue.core.fingerprint import file_sha256
+from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS, make_extractor
 from linglue.features.linpoint import LinPointNet, load_linpoint, save_linpoint
@@ -29,7 +31,6 @@ from linglue.training.front_end.config import FrontEndConfig, LearningConfig, Le
 from linglue.training.front_end.crops import Crop, draw_crops
 from linglue.training.front_end.lessons import LONGER_SIDE, Lesson, Lessons
 from linglue.training.front_end.objective import Batch, Objective, collate
-from linglue.training.front_end.progress import Progress
 from linglue.training.front_end.real_pairs import RealPairs
 from linglue.training.front_end.validation import Scores, make_validation, validate
 from linglue.training.log import log_row
@@ -113,16 +114,18 @@ class Trainer:
         """Train to the last step; validate, log and save on the way."""
         o = self.config.learning
         recent: dict[str, list[float]] = {}
-        with Progress("steps", o.steps, self.step) as progress:
+        with progress(total=o.steps, initial=self.step, desc="train", unit="step") as bar:
             while self.step < o.steps:
                 start = time.monotonic()
                 losses = self._take_step()
                 for name, value in losses.items():
                     recent.setdefault(name, []).append(value)
                 self.seconds += time.monotonic() - start
-                progress.advance(f"loss {sum(losses.values()):.3f}")
+                bar.set_postfix_str(f"loss {sum(losses.values()):.3f}", refresh=False)
+                bar.update()
                 if self.step % self.config.validate_every == 0 or self.step == o.steps:
-                    progress.line(self._validate({name: float(np.mean(values)) for name, values in recent.items()}))
+                    means = {name: float(np.mean(values)) for name, values in recent.items()}
+                    bar.write(self._validate(means), file=sys.stderr)
                     recent = {}
                 if self.step % self.config.checkpoint_every == 0 or self.step == o.steps:
                     self._save()

@@ -53,7 +53,14 @@ def warp(levels: Sequence[Image], texture_from_view: Matrix, size: ImageSize) ->
 
 
 def warp_level(levels: Sequence[Image], level: int, texture_from_view: Matrix, size: ImageSize) -> Image:
-    """The view (H, W, 3) of one level of a pyramid; beyond the texture, its border continues."""
+    """The view (H, W, 3) of one level of a pyramid; beyond the texture, its border continues.
+
+    Args:
+        levels: the pyramid, of `pyramid`.
+        level: which of them is read.
+        texture_from_view: (3, 3) from the view to the finest level.
+        size: of the view.
+    """
     level_from_texture = np.diag([0.5**level, 0.5**level, 1.0])
     return _warp(levels[level], level_from_texture @ texture_from_view, size, cv2.BORDER_REPLICATE)
 

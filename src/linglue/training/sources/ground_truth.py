@@ -24,7 +24,7 @@ def ground_truth(
     oris0: NDArray[np.floating[Any]] | None = None,
     oris1: NDArray[np.floating[Any]] | None = None,
 ) -> tuple[IndexArray, IndexArray]:
-    """Partners of (N0, 2) and (N1, 2) keypoints: matches0 (N0,) and matches1 (N1,), int64.
+    """Partners of keypoints0 (N0, 2) and keypoints1 (N1, 2) of a pair: matches0 (N0,) and matches1 (N1,), int64.
 
     The error of a pair of keypoints is the larger of its two reprojection errors, in pixels. Mutual nearest keypoints
     under `threshold` match. A keypoint is IGNOREd if its visibility is unknown, or if some keypoint of the other image

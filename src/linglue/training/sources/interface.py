@@ -49,7 +49,12 @@ class ImageGroup:
     shows: frozenset[str] = frozenset()  # names of the real scenes in it; not said of images used as textures
 
     def pair(self, zero: int = 0, one: int = 1) -> ImagePair:
-        """Two images of the group."""
+        """Two images of the group.
+
+        Args:
+            zero: which image becomes image 0.
+            one: which becomes image 1.
+        """
         return ImagePair(self.images[zero], self.images[one], self.mapper(zero, one), self.mapper(one, zero))
 
 
@@ -62,13 +67,18 @@ class PairSource(Protocol):
         ...
 
     def sample(self, images: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
-        """One new group."""
+        """One new group.
+
+        Args:
+            images: what scenes are textured with.
+            rng: decides everything random.
+        """
         ...
 
 
 @lru_cache(maxsize=64)
 def grid_points(width: int, height: int, count: int) -> NDArray[np.float64]:
-    """(count², 2) points spread evenly over an image of the given size; shared, so read-only."""
+    """(count², 2) points spread evenly over an image of width x height pixels; shared, so read-only."""
     x, y = np.meshgrid(np.linspace(0, width - 1, count), np.linspace(0, height - 1, count))
     points = np.stack([x.ravel(), y.ravel()], axis=1)
     points.flags.writeable = False

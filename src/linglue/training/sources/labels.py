@@ -42,7 +42,12 @@ class Teacher(Protocol):
         ...
 
     def match(self, zero: Any, one: Any) -> tuple[FloatArray, FloatArray]:
-        """(M, 2) points of image 0 and (M, 2) of image 1 that correspond, in pixels."""
+        """(M, 2) points of image 0 and (M, 2) of image 1 that correspond, in pixels.
+
+        Args:
+            zero: what `prepare` made of image 0.
+            one: the same of image 1.
+        """
         ...
 
 
@@ -135,7 +140,13 @@ def choose_pairs(images: int, config: LabelConfig) -> list[tuple[int, int]]:
 
 
 def verified(points0: FloatArray, points1: FloatArray, config: LabelConfig) -> tuple[FloatArray, FloatArray]:
-    """The matches that one fundamental matrix explains, or none if they are too few or too small a share."""
+    """The matches that one fundamental matrix explains, or none if they are too few or too small a share.
+
+    Args:
+        points0: (M, 2) in image 0.
+        points1: (M, 2) in image 1.
+        config: what is too few, and how far from its epipolar line a match may be.
+    """
     none = np.zeros((0, 2), dtype=np.float32)
     if len(points0) < max(config.min_inliers, 8):
         return none, none

@@ -233,7 +233,15 @@ class SfmSource:
 
 
 def load_pair(folder: Path, scene: SfmScene, zero: int, one: int, radius: float = 1.5) -> ImageGroup:
-    """Read two undistorted images of a reconstruction, with what it knows about them."""
+    """Read two undistorted images of a reconstruction, with what it knows about them.
+
+    Args:
+        folder: of the reconstruction.
+        scene: what is known about it.
+        zero: number of the first image.
+        one: of the second.
+        radius: pixels within which a keypoint is a point of the model.
+    """
     numbers, images = (zero, one), []
     for number in numbers:
         path, size = folder / "undistorted" / "images" / scene.images[number], scene.views[number].camera.size

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
 from linglue.core.atomic import atomic_path
 from linglue.core.fingerprint import settings_hash
-from linglue.core.progress import Stopwatch
+from linglue.core.progress import Stopwatch, progress
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import quiet_pycolmap
 from linglue.io.colmap.database import open_database, read_images
@@ -69,7 +67,7 @@ def reconstruct_by_colmap(
         return finished
     watch = Stopwatch("cpu")
     names = [file.name for file in files]
-    with tqdm(total=4, desc="colmap", unit="stage", disable=None) as bar:
+    with progress(total=4, desc="colmap", unit="stage") as bar:
         with atomic_path(work.database) as database:
             with watch.stage("extract"):
                 _extract(database, images, names, cameras, config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from linglue.training.cache.cut import cut
+from linglue.training.cache.subset import cut
 from linglue.training.sources.ground_truth import IGNORE, UNMATCHABLE
 
 
