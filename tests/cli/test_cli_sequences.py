@@ -22,8 +22,10 @@ from linglue.sfm.map_stores import first_at_point, merge_points
 from linglue.sfm.workspace import Workspace
 
 EXTRA = 4  # steps of a sequence beside one of every kind
-ALL_STEPS = ("add", "change", "delete", "extract", "settings", "pairs", "match", "import", "clean", "map")
-ALL_STEPS += ("kill extract", "kill match", "kill map")
+ALL_STEPS = (
+    *("add", "change", "delete", "extract", "settings", "pairs", "match", "import", "clean", "map"),
+    *("kill extract", "kill match", "kill map"),
+)
 SIFT = ("--features", "sift")
 SETTINGS = (
     (*SIFT, "--max-keypoints", 60),
