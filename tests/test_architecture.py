@@ -127,7 +127,7 @@ def test_public_functions_and_classes_say_what_they_are_for():
 
 
 # Methods whose arguments the base class or protocol describes.
-DESCRIBED_ABOVE = {"check_settings", "detect", "extract", "match", "sample"}
+DESCRIBED_ABOVE = {"check_settings", "detect", "extract", "match", "run", "sample"}
 
 
 def test_arguments_are_described() -> None:

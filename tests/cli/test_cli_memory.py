@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from linglue.core.pool import run_all
+from linglue.core.pool import Pool
 from linglue.errors import LinGlueError, is_out_of_memory
 
 MUCH = 2**46  # bytes, more than any machine lets a process have
@@ -42,7 +42,7 @@ def test_one_line_says_what_to_lower(run, tmp_path, monkeypatch, exhaust):
 @pytest.mark.parametrize("exhaust", [of_torch, of_opencv])
 def test_in_a_worker(exhaust):
     with pytest.raises((RuntimeError, cv2.error)) as caught:
-        list(run_all(exhaust_in(exhaust), [1, 2], workers=2))
+        list(Pool(2).run(exhaust_in(exhaust), [1, 2]))
     assert is_out_of_memory(caught.value)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from skimage import data
 
+from linglue.core.pool import Pool
 from linglue.errors import LinGlueError
 from linglue.features.sift import Sift
 from linglue.sfm.extract import ExtractConfig, extract_images
@@ -26,8 +27,8 @@ def images(tmp_path) -> Path:
     return folder
 
 
-def run(images, store, config=CONFIG, masks=None, workers=1):
-    return extract_images(scan_images(images, store, ScanConfig(masks)).images, config, store, workers)
+def run(images, store, config=CONFIG, masks=None, engine=None):
+    return extract_images(scan_images(images, store, ScanConfig(masks)).images, config, store, engine)
 
 
 def test_once_and_then_kept(images, tmp_path):
@@ -42,7 +43,7 @@ def test_once_and_then_kept(images, tmp_path):
 def test_workers_change_nothing(images, tmp_path):
     with FeatureStore(tmp_path / "1.db") as one, FeatureStore(tmp_path / "2.db") as two:
         run(images, one)
-        run(images, two, workers=2)
+        run(images, two, engine=Pool(2))
         assert one.made_from() == two.made_from()
         for name in one.names():
             np.testing.assert_array_equal(one.get(name).keypoints, two.get(name).keypoints)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from skimage import data
 
+from linglue.core.pool import Pool
 from linglue.errors import LinGlueError
 from linglue.features.sift import Sift
 from linglue.matcher import MatcherConfig
@@ -55,7 +56,7 @@ def test_workers_find_the_same(stores, tmp_path):
     features, one = stores
     match_pairs(PAIRS, MatcherConfig(), features, one)
     with MatchStore(tmp_path / "2.db") as two:
-        match_pairs(PAIRS, MatcherConfig(), features, two, workers=2)
+        match_pairs(PAIRS, MatcherConfig(), features, two, engine=Pool(2))
         assert one.rows().keys() == two.rows().keys()
         for pair in PAIRS:
             same = {tuple(row) for row in one.get(*pair)[0]} & {tuple(row) for row in two.get(*pair)[0]}

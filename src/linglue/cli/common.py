@@ -16,6 +16,7 @@ from linglue.errors import LinGlueError
 from linglue.features import DEFAULT_FEATURES, EXTRACTORS, MAX_KEYPOINTS, RESIZE
 
 if TYPE_CHECKING:
+    from linglue.core.engine import Engine
     from linglue.matcher import MatcherConfig
     from linglue.sfm.extract import ExtractConfig
     from linglue.sfm.scan import ScanConfig
@@ -119,18 +120,58 @@ def matcher_config(options: argparse.Namespace, features: str, device: str) -> M
     )
 
 
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """`--workers`; read it with `workers`."""
-    parser.add_argument("--workers", type=int, metavar="N", help="processes; as many as cores (at most 8) unless given")
+def add_engine(
+    parser: argparse.ArgumentParser, workers: str = "as many as cores, at most 8,", ship_images: bool = True
+) -> None:
+    """`--workers`, `--engine` and its options; read them with `engine`.
+
+    Args:
+        parser: of the command.
+        workers: for people: processes of the pool unless given.
+        ship_images: whether the images that the workers read can be shipped to them.
+    """
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help=f"processes; {workers} unless given, with Ray all its cores"
+    )
+    parser.add_argument(
+        "--engine", choices=("pool", "ray"), default="pool", help="processes of this machine, or Ray: many machines"
+    )
+    parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="head node of the Ray cluster, or auto: the one this machine has joined; a Ray of its own unless given",
+    )
+    if ship_images:
+        parser.add_argument(
+            "--ship-images",
+            action="store_true",
+            help="send images to the nodes of Ray instead of reading them by path, from storage that all share",
+        )
 
 
-def workers(options: argparse.Namespace, device: str) -> int:
-    """--workers, checked, or as many as suit the device."""
-    from linglue.core.pool import default_workers
+def engine(options: argparse.Namespace, device: str, workers: int | None = None) -> Engine:
+    """Where the work is done, as --engine, --workers, --address and --ship-images say; a cluster is joined at once.
+
+    Args:
+        options: of the command.
+        device: that the work needs.
+        workers: processes of the pool unless given; None: as many as suit the device.
+    """
+    from linglue.core.pool import Pool, default_workers
 
     if options.workers is not None and options.workers < 1:
         raise LinGlueError(f"--workers is {options.workers}, expected at least 1")
-    return options.workers or default_workers(device)
+    ship_images = getattr(options, "ship_images", False)
+    if options.engine == "pool":
+        for option, value in (("--address", options.address), ("--ship-images", ship_images)):
+            if value:
+                raise LinGlueError(f"{option} is given, expected only with --engine ray")
+        return Pool(options.workers or workers or default_workers(device))
+    from linglue.core.ray_engine import Ray
+
+    ray = Ray(options.workers, options.address, device, ship_images)
+    ray.connect()
+    return ray
 
 
 def extract_config(options: argparse.Namespace, device: str) -> ExtractConfig:

@@ -16,6 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--neighbours", type=int, default=4, metavar="N", help="images each one is compared with")
     parser.add_argument("--planes", type=int, default=256, metavar="N", help="depths that are tried, at most")
     parser.add_argument("--agree", type=int, default=2, metavar="N", help="neighbours that must find the same surface")
+    parser.add_argument(
+        "--stereo",
+        choices=("sweep", "colmap"),
+        default="sweep",
+        help="our plane sweep, or COLMAP's PatchMatch, which needs a COLMAP built with CUDA and takes --resize only",
+    )
     common.add_device(parser)
     common.add_json(parser)
 
@@ -32,6 +38,7 @@ def run(options: argparse.Namespace) -> None:
         neighbours=options.neighbours,
         planes=options.planes,
         device=common.device(options),
+        stereo=options.stereo,
         fusion=FuseConfig(agree=options.agree),
     )
     report = common.Report(options.json)

@@ -10,6 +10,7 @@ from typing import Any
 
 from linglue import evaluation
 from linglue.cli import common
+from linglue.dense.dense import DenseConfig
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS
 from linglue.evaluation.figures import CURVES, draw_curves
@@ -141,6 +142,7 @@ def _add_homography(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold", type=float, default=3.0, metavar="PX", help="inlier threshold of the estimators, original pixels"
     )
+    common.add_engine(parser, workers="1")
 
 
 def _add_pose(parser: argparse.ArgumentParser) -> None:
@@ -156,6 +158,7 @@ def _add_pose(parser: argparse.ArgumentParser) -> None:
         metavar="PX",
         help=f"inlier threshold of the estimator at a longer side of {POSE_SIDE} pixels",
     )
+    common.add_engine(parser, workers="1")
 
 
 def _add_localization(parser: argparse.ArgumentParser) -> None:
@@ -172,12 +175,15 @@ def _add_localization(parser: argparse.ArgumentParser) -> None:
         metavar="PX",
         help=f"of a keypoint that fits the pose, at a longer side of {REFERENCE_SIDE} pixels",
     )
-    common.add_workers(parser)
+    common.add_engine(parser)
 
 
 def _add_reconstruction(parser: argparse.ArgumentParser) -> None:
     _add_scenes(parser, "images/ with gt/: known intrinsics and true poses; or any folder of images")
-    common.add_workers(parser)
+    parser.add_argument(
+        "--dense", action="store_true", help="also make and count the dense points of every model: minutes each"
+    )
+    common.add_engine(parser)
     parser.set_defaults(compare=f"mnn,ratio,adalam,{COLMAP}")
 
 
@@ -199,7 +205,7 @@ def _add_ablation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sizes", type=int, nargs="+", default=list(KEYPOINTS), metavar="N", help="keypoints per image"
     )
-    common.add_workers(parser)
+    common.add_engine(parser)
 
 
 def _add_all(parser: argparse.ArgumentParser) -> None:
@@ -207,7 +213,7 @@ def _add_all(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="a small part of everything, in minutes")
     parser.add_argument("--only", nargs="+", default=[], metavar="SECTION", help=f"of {', '.join(SECTIONS)}")
     parser.add_argument("--docs", type=Path, metavar="FILE", help="also write a document, such as docs/benchmarks.md")
-    common.add_workers(parser)
+    common.add_engine(parser, workers="1")
     _add_output(parser, "all")
 
 
@@ -261,8 +267,10 @@ def _evaluate(options: argparse.Namespace, methods: list[Any], extract: ExtractC
     arguments = {name: getattr(options, name) for name in ARGUMENTS[options.task]}
     if "threshold" not in arguments and options.threshold is not None:
         arguments["pose"] = PoseConfig(max_error=options.threshold, seed=options.seed)
-    if "workers" in options:
-        arguments["workers"] = common.workers(options, extract.device)
+    if options.task == "reconstruction" and options.dense:
+        arguments["dense"] = DenseConfig(device=extract.device)
+    one = 1 if options.task in ("homography", "pose") else None  # quick, and their times are compared
+    arguments["engine"] = common.engine(options, extract.device, one)
     data = options.data if options.task == "homography" else options.scenes
     result: Result = getattr(evaluation, options.task)(data, methods, options.output, extract, **arguments)
     return result
@@ -307,7 +315,7 @@ def _run_ablation(options: argparse.Namespace, methods: list[Any], extract: Extr
         extract,
         weights=[*options.networks, *([options.weights] if options.weights else [])],
         keypoints=options.sizes,
-        workers=common.workers(options, extract.device),
+        engine=common.engine(options, extract.device),
     )
 
 
@@ -315,7 +323,7 @@ def _run_all(options: argparse.Namespace) -> None:
     """Every task; tables, report.html, JSON and CSV of each section, and maybe the document."""
     data = options.data or Path(os.environ.get(DATA, "../shared/data"))
     report = common.Report(options.json)
-    suite = Suite(data, options.output, options.quick, options.workers or 1)
+    suite = Suite(data, options.output, options.quick, common.engine(options, "cpu", 1))
     results = run_suite(suite, options.only)
     files = write_suite(suite, results, options.docs)
     for name, result in results.items():

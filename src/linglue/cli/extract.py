@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_front_end(parser)
     common.add_extraction(parser)
     common.add_overwrite(parser)
-    common.add_workers(parser)
+    common.add_engine(parser)
     common.add_device(parser)
     common.add_json(parser)
 
@@ -52,11 +52,12 @@ def _extract_one(options: argparse.Namespace) -> None:
 
 def _extract_folder(options: argparse.Namespace) -> None:
     device = common.device(options)
-    config, workers = common.extract_config(options, device), common.workers(options, device)
+    config = common.extract_config(options, device)
     scan = common.scan_config(options)
     check_images(options.images, scan)
     common.check_folder(options.output)
     settings = config.settings()  # what the front-end lacks is said before anything is written
+    engine = common.engine(options, device)
     report = common.Report(options.json)
     work = Workspace(options.output)
     with work.locked(), work.features(repair=True) as store:
@@ -67,7 +68,7 @@ def _extract_folder(options: argparse.Namespace) -> None:
                 )
             store.expect({})
         found = scan_images(options.images, store, scan, work.not_images(options.images))
-        result = extract_images(found.images, config, store, workers)
+        result = extract_images(found.images, config, store, engine)
         stale = len(store.stale())
         problems = [*found.problems, *result.problems]
         if not result.images:

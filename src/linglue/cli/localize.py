@@ -67,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min-inliers", type=int, default=PoseConfig.min_inliers, metavar="N", help="keypoints that must fit a pose"
     )
     parser.add_argument("--seed", type=int, default=PoseConfig.seed, help="of everything random")
+    common.add_engine(parser, workers="1")
     common.add_device(parser)
     common.add_json(parser)
 
@@ -92,7 +93,10 @@ def run(options: argparse.Namespace) -> None:
         why = f" ({problems[0]})" if problems else ""
         raise LinGlueError(f"{options.queries}: none of its images could be used{why}, expected at least one")
 
-    found = localize_queries(queries, lambda: Localizer.from_work(work.folder, matcher(), config), settings, details)
+    engine = common.engine(options, device, 1)
+    found = localize_queries(
+        queries, lambda: Localizer.from_work(work.folder, matcher(), config), settings, details, engine, matcher
+    )
     if not found.located:
         raise LinGlueError(f"{options.queries}: none of its images could be used ({found.problems[0]})")
     poses = {located.name: located.pose for located in found.located if located.pose is not None}

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `linglue match-pairs`."""
     common.add_work(parser)
     common.add_matching(parser)
-    common.add_workers(parser)
+    common.add_engine(parser)
     common.add_device(parser)
     common.add_json(parser)
 
@@ -25,14 +25,14 @@ def run(options: argparse.Namespace) -> None:
     if not work.pairs.is_file():
         raise LinGlueError(f"{work.folder}: holds no {work.pairs.name}, expected a folder of `linglue pairs`")
     device = common.device(options)
-    workers = common.workers(options, device)
+    engine = common.engine(options, device)
     report = common.Report(options.json)
     with work.locked(), work.features() as features, work.matches(repair=True) as matches:
         state = current_state(work, features, matches)
         if not state.pairs:
             raise LinGlueError(f"{work.pairs}: holds no pair of current images, expected a list of `linglue pairs`")
         matcher = common.matcher_config(options, features.kind(), device)
-        result = match_pairs(state.pairs, matcher, features, matches, workers)
+        result = match_pairs(state.pairs, matcher, features, matches, engine)
         problems = current_state(work, features, matches).problems()
     report.line(
         f"{result.made} pairs matched, {result.kept} were there already; {result.matches} matches, "

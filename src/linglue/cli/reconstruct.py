@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pairs(parser)
     add_mapping(parser)
     common.add_overwrite(parser)
-    common.add_workers(parser)
+    common.add_engine(parser)
     common.add_device(parser)
     common.add_json(parser)
 
@@ -71,18 +71,19 @@ def run(options: argparse.Namespace) -> None:
         raise LinGlueError(
             f"--features is {options.features}, expected {imported}: {work.folder} holds imported features of it"
         )
+    scan = common.scan_config(options)
+    check_images(options.images, scan, least=2)
+    common.check_folder(options.output)
     config = ReconstructConfig(
         extract=common.extract_config(options, device),
         pairs=pairs_config(options),
         matcher=common.matcher_config(options, kind, device),
         cameras=CameraConfig(options.camera_model, options.camera_sharing, options.intrinsics),
         mapping=MappingConfig(options.mapper, seed=options.seed),
-        scan=common.scan_config(options),
-        workers=common.workers(options, device),
+        scan=scan,
+        engine=common.engine(options, device),
         overwrite=options.overwrite,
     )
-    check_images(options.images, config.scan, least=2)
-    common.check_folder(options.output)
     # What the front-end or the network lacks is said before anything is written.
     if imported is None:
         config.extract.extractor()

@@ -12,6 +12,7 @@ EXTRAS = {  # package → our extra
     "plotly": "report",
     "poselib": "eval",
     "pycolmap": "sfm",
+    "ray": "ray",
     "transformers": "bench",
     "viser": "view",
 }

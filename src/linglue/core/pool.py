@@ -1,4 +1,4 @@
-"""Many tasks on several processes: results as they come, little in flight, no process left behind."""
+"""The engine of one machine: several processes, of which none is left behind."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import cv2
 import torch
 
+from linglue.core.engine import IN_FLIGHT, SHARED_KEPT, Files, Make, Shared, Task
 from linglue.errors import LinGlueError
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-
 MOST_WORKERS = 8  # by default: each holds a network and some features
-IN_FLIGHT = 2  # tasks per worker handed out at a time, so that finished results never pile up
 
 
 def default_workers(device: str) -> int:
@@ -29,35 +28,68 @@ def default_workers(device: str) -> int:
     return 1 if device != "cpu" else min(MOST_WORKERS, os.cpu_count() or 1)
 
 
-def run_all(
-    make: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task], workers: int
-) -> Iterator[tuple[Task, Result]]:
-    """Do all tasks; the cores are shared out among the workers.
+@dataclass(frozen=True)
+class Pool:
+    """Processes of this machine; the cores are shared out among them.
 
-    With several workers `make` and all tasks and results must be picklable, and a script needs the usual
-    `if __name__ == "__main__"`.
+    With several of them a script needs the usual `if __name__ == "__main__"`.
 
     Args:
-        make: builds the function that does one task, once per process.
-        tasks: what is to be done.
         workers: processes; with one, everything happens in this process.
 
-    Returns:
-        Each task with its result, as they come, in any order.
-
     Example:
-        >>> sorted(run_all(lambda: abs, [-2, 1], workers=1))
+        >>> sorted(Pool().run(lambda: abs, [-2, 1]))
         [(-2, 2), (1, 1)]
     """
-    if workers < 1:
-        raise LinGlueError(f"workers is {workers}, expected at least 1")
-    workers = min(workers, len(tasks))
-    if workers <= 1:
-        if tasks:
-            work = make()
+
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise LinGlueError(f"workers is {self.workers}, expected at least 1")
+
+    @property
+    def threads(self) -> int:
+        """Of each worker."""
+        return torch.get_num_threads() if self.workers == 1 else max(1, (os.cpu_count() or 1) // self.workers)
+
+    def run(
+        self, make: Make, tasks: Sequence[Task], inputs: Shared[Task] | Files[Task] | None = None
+    ) -> Iterator[tuple[Task, Any]]:
+        """Do all tasks; see `Engine.run`."""
+        workers = min(self.workers, len(tasks))
+        load = inputs.load if isinstance(inputs, Shared) else None
+        read = (inputs.names if isinstance(inputs, Shared) else inputs.paths) if inputs else _nothing
+        if workers > 1:
+            yield from _run_processes(_Worker(make, load), tasks, read, workers)
+        elif tasks:
+            work = _Worker(make, load)()
             for task in tasks:
-                yield task, work(task)
-        return
+                yield task, work(task, read(task))
+
+
+def _nothing(task: Any) -> Sequence[Any]:
+    return ()
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """Builds the function that does a task with what it reads: things by name, files where they are."""
+
+    make: Make
+    load: Callable[[Any], Any] | None
+
+    def __call__(self) -> Callable[[Any, Sequence[Any]], Any]:
+        work = self.make()
+        if self.load is None:
+            return lambda task, paths: work(task, *paths)
+        load = lru_cache(SHARED_KEPT)(self.load)
+        return lambda task, names: work(task, *map(load, names))
+
+
+def _run_processes(
+    make: _Worker, tasks: Sequence[Task], read: Callable[[Task], Sequence[Any]], workers: int
+) -> Iterator[tuple[Task, Any]]:
     threads = max(1, (os.cpu_count() or 1) // workers)
     # Forked children of a process that has used OpenMP can hang, hence spawn.
     context = multiprocessing.get_context("spawn")
@@ -69,7 +101,7 @@ def run_all(
             while True:
                 with _without_interrupts():  # workers are started here
                     for task in waiting:
-                        running[pool.submit(_work_on, task)] = task
+                        running[pool.submit(_work_on, task, read(task))] = task
                         if len(running) >= IN_FLIGHT * workers:
                             break
                 if not running:
@@ -100,10 +132,10 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
-_work: Callable[[Any], Any] | None = None
+_work: Callable[[Any, Sequence[Any]], Any] | None = None
 
 
-def _start_worker(make: Callable[[], Callable[[Any], Any]], threads: int) -> None:
+def _start_worker(make: _Worker, threads: int) -> None:
     global _work
     threading.Thread(target=_die_with_parent, daemon=True).start()
     cv2.setNumThreads(threads)
@@ -119,6 +151,6 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _work_on(task: Any) -> Any:
+def _work_on(task: Any, reads: Sequence[Any]) -> Any:
     assert _work is not None
-    return _work(task)
+    return _work(task, reads)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
 from linglue.core.atomic import atomic_path
 from linglue.core.fingerprint import fingerprint
 from linglue.core.progress import progress
+from linglue.dense.colmap import check_cuda, patch_match
 from linglue.dense.fuse import FuseConfig, fuse
 from linglue.dense.sweep import DepthMap, plane_depths, sweep
 from linglue.dense.views import StereoView, stereo_views
@@ -18,6 +20,8 @@ from linglue.errors import LinGlueError
 from linglue.io.ply import Cloud, write_ply
 from linglue.sfm.export_model import check_images, export_undistorted
 from linglue.sfm.workspace import Workspace
+
+Stereo = Literal["sweep", "colmap"]
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,15 @@ class DenseConfig:
     planes: int = 256  # depths that are tried, at most
     window: int = 7  # side of the squares that are compared
     device: str = "cpu"
+    stereo: Stereo = "sweep"  # ours, or COLMAP's PatchMatch, which needs CUDA
     fusion: FuseConfig = field(default_factory=FuseConfig)
 
     def __post_init__(self) -> None:
         for name, least in (("longer_side", 64), ("neighbours", 1), ("planes", 3), ("window", 3)):
             if getattr(self, name) < least:
                 raise LinGlueError(f"{name} is {getattr(self, name)}, expected at least {least}")
+        if self.stereo not in get_args(Stereo):
+            raise LinGlueError(f"stereo is {self.stereo!r}, expected {' or '.join(get_args(Stereo))}")
         if self.window % 2 == 0:
             raise LinGlueError(f"window is {self.window}, expected an odd number")
 
@@ -53,10 +60,14 @@ def densify(work: Workspace, target: Path, config: DenseConfig | None = None) ->
         >>> densify(Workspace(Path("work")), Path("points.ply"))  # doctest: +SKIP
     """
     config = config or DenseConfig()
+    if config.stereo == "colmap":
+        check_cuda()
     folder = _undistorted(work)
+    if config.stereo == "colmap":
+        return patch_match(folder, target, config.longer_side)
     views = stereo_views(folder, config.longer_side, config.neighbours)
     made_from = fingerprint(
-        model=folder.name, **{k: v for k, v in asdict(config).items() if k not in ("fusion", "device")}
+        model=folder.name, **{k: v for k, v in asdict(config).items() if k not in ("fusion", "device", "stereo")}
     )
     maps = {name: folder / "depth" / f"{_short(name, made_from)}.npz" for name in views}
     for name in progress([name for name in views if not maps[name].is_file()], desc="depth", unit="image"):

@@ -122,6 +122,14 @@ packaged network with matching, filter, consensus and completion. Constants were
 pairs of held-out images; nothing was chosen on the data below, but its figures were seen in between.
 """
 STANDINGS = """Against the best of the others on the same features, measure by measure."""
+OTHER_PAGES = """## Measured on pages of their own
+
+- [Many machines](scaling.md): Ray beside the process pool, a run of 10,000 images, what 1,000,000 cost
+  (`benchmarks/scaling.py`).
+- [Dense points](dense.md): accuracy, completeness, time and memory (`benchmarks/dense.py`).
+- [Accuracy on real pairs](accuracy.md) (`benchmarks/accuracy.py`) and [performance](performance.md)
+  (`benchmarks/speed.py`).
+"""
 OTHER_DATA = """## Other data sets
 
 In their official layouts, with the field's number of keypoints and image size:
@@ -155,6 +163,7 @@ def write_markdown(
     for name, result in results.items():
         parts += [f"## {TITLES[name]}", *(table.markdown() for table in result.shown()), _wrapped(result.note)]
     parts += [
+        OTHER_PAGES,
         OTHER_DATA,
         "## Published figures",
         f"{SOURCE}.",

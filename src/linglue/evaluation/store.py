@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from linglue.core.engine import Engine
 from linglue.core.fingerprint import code_sha256, file_sha256, settings_hash
 from linglue.errors import LinGlueError
 from linglue.evaluation.detector_free import ImageMatcher, predict_images
@@ -90,7 +91,7 @@ def matches_file(folder: Path, method: str) -> Path:
 
 
 def extract_named(
-    folder: Path, names: Iterable[str], extract: ExtractConfig, store: FeatureStore, workers: int = 1
+    folder: Path, names: Iterable[str], extract: ExtractConfig, store: FeatureStore, engine: Engine | None = None
 ) -> Extracted:
     """Features of the named images below a folder into the store.
 
@@ -99,7 +100,7 @@ def extract_named(
         names: relative to it.
         extract: how features are taken.
         store: where they go.
-        workers: processes.
+        engine: where it is done; None: in this process.
 
     Returns:
         What the stage did; images that are missing or cannot be used are among its problems.
@@ -113,17 +114,20 @@ def extract_named(
         sha256 = store.known_sha256(path) or file_sha256(path)
         store.remember_sha256(path, sha256)
         images.append(ImageFile(name, path, sha256))
-    done = extract_images(images, extract, store, workers)
+    done = extract_images(images, extract, store, engine)
     return Extracted(done.images, [*problems, *done.problems], done.made, done.kept, done.keypoints)
 
 
-def predict(work: Path, pairs: Sequence[Pair], methods: Prepared) -> tuple[int, dict[str, list[Prediction]]]:
+def predict(
+    work: Path, pairs: Sequence[Pair], methods: Prepared, engine: Engine | None = None
+) -> tuple[int, dict[str, list[Prediction]]]:
     """Predictions of all methods, whatever their front-ends, for the pairs of one group.
 
     Args:
         work: work folder.
         pairs: of one group.
         methods: what `evaluation.methods.prepare` made.
+        engine: where it is done; None: in this process.
 
     Returns:
         How many predictions were made, and all predictions by method, in the order of the pairs.
@@ -139,7 +143,7 @@ def predict(work: Path, pairs: Sequence[Pair], methods: Prepared) -> tuple[int, 
                 del matchers[name]
         if matchers:
             predictions = Predictions(work, pairs[0].group, extract)
-            made += predictions.make(pairs, matchers)
+            made += predictions.make(pairs, matchers, engine)
             found |= {name: predictions.load(pairs, name) for name in matchers}
     return made, {name: found[name] for name in methods.ready}
 
@@ -157,25 +161,26 @@ class Predictions:
         self.workspace = Workspace(scene_folder(work, group, extract))
         self.extract = extract
 
-    def make(self, pairs: Sequence[Pair], methods: Mapping[str, MatcherConfig]) -> int:
+    def make(self, pairs: Sequence[Pair], methods: Mapping[str, MatcherConfig], engine: Engine | None = None) -> int:
         """Make what is missing, one method after another; returns how many predictions that were.
 
         Args:
             pairs: of this group.
             methods: matchers by name.
+            engine: where it is done; None: in this process.
         """
         folder = pairs[0].image0.parent
         names = [image.name for pair in pairs for image in (pair.image0, pair.image1)]
         wanted = sorted({make_pair(pair.image0.name, pair.image1.name) for pair in pairs})
         made = 0
         with self.workspace.locked(), self.workspace.features() as features:
-            done = extract_named(folder, names, self.extract, features)
+            done = extract_named(folder, names, self.extract, features, engine)
             useless = [problem for problem in done.problems if ": left out (" in problem]
             if useless:  # images without a keypoint have no matches, but these cannot even be read
                 raise LinGlueError(f"{folder}/{useless[0].replace(': left out (', ': ').removesuffix(')')}")
             for method, config in methods.items():
                 with MatchStore(matches_file(self.workspace.folder, method)) as matches:
-                    made += match_pairs(wanted, config, features, matches).made
+                    made += match_pairs(wanted, config, features, matches, engine).made
         return made
 
     def load(self, pairs: Sequence[Pair], method: str) -> list[Prediction]:

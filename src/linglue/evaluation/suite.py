@@ -12,14 +12,16 @@ import platform
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from linglue.core.engine import Engine
 from linglue.core.fingerprint import code_sha256, settings_hash
+from linglue.core.pool import Pool
 from linglue.errors import LinGlueError
 from linglue.evaluation import figures
 from linglue.evaluation.methods import prepare
@@ -59,13 +61,13 @@ class Suite:
         data: folder with oxford/ and epfl/.
         work: where everything is kept.
         quick: a small part of everything, in minutes.
-        workers: processes that extract and match.
+        engine: where images are extracted and pairs matched.
     """
 
     data: Path
     work: Path
     quick: bool = False
-    workers: int = 1
+    engine: Engine = field(default_factory=Pool)
 
     @property
     def results(self) -> Path:
@@ -251,13 +253,13 @@ def _pose(suite: Suite) -> Result:
 def _reconstruction(suite: Suite) -> Result:
     methods = [*_methods(suite, MODEL_METHODS, QUICK_MODEL_METHODS), reconstruction.COLMAP]
     extract = _extract(suite, 10000, None)
-    return reconstruction.evaluate(_epfl(suite), methods, suite.work / "epfl", extract, workers=suite.workers)
+    return reconstruction.evaluate(_epfl(suite), methods, suite.work / "epfl", extract, engine=suite.engine)
 
 
 def _localization(suite: Suite) -> Result:
     methods = _methods(suite, MODEL_METHODS, QUICK_MODEL_METHODS)
     extract = _extract(suite, 4096, 1600)
-    return localization.evaluate(_epfl(suite), methods, suite.work / "epfl", extract, workers=suite.workers)
+    return localization.evaluate(_epfl(suite), methods, suite.work / "epfl", extract, engine=suite.engine)
 
 
 def _scalability(suite: Suite) -> Result:
@@ -278,7 +280,7 @@ def _ablation(suite: Suite) -> Result:
     scenes = [] if suite.quick else _epfl(suite)
     counts = (512, 1024) if suite.quick else ablation.KEYPOINTS
     work = suite.work / "ablation"
-    return ablation.evaluate([_oxford(suite)], scenes, work, _extract(suite), keypoints=counts, workers=suite.workers)
+    return ablation.evaluate([_oxford(suite)], scenes, work, _extract(suite), keypoints=counts, engine=suite.engine)
 
 
 SECTIONS: dict[str, Section] = {

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from linglue.core.atomic import atomic_path
+from linglue.core.engine import Engine, Files
 from linglue.core.fingerprint import file_sha256, fingerprint
 from linglue.core.lock import locked
+from linglue.core.pool import Pool
 from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.geometry.pose import Pose
 from linglue.localization.localizer import Localization, LocalizeConfig, Localizer
 from linglue.localization.queries import Query, describe_camera, problem_line
+from linglue.matcher import Matcher
 from linglue.sfm.workspace import Workspace
 
 _FOREIGN = "is no record of `linglue localize` and would be replaced, expected another name for the output"
@@ -94,7 +98,12 @@ def map_settings(work: Workspace, config: LocalizeConfig, matcher: Mapping[str, 
 
 
 def localize_queries(
-    queries: Sequence[Query], load_map: Callable[[], Localizer], settings: Mapping[str, Any], record: Path
+    queries: Sequence[Query],
+    load_map: Callable[[], Localizer],
+    settings: Mapping[str, Any],
+    record: Path,
+    engine: Engine | None = None,
+    make_matcher: Callable[[], Matcher] | None = None,
 ) -> Run:
     """Localize all images; what is known from the same image, camera and settings is kept.
 
@@ -104,6 +113,8 @@ def localize_queries(
         settings: of `map_settings`.
         record: a file of JSON lines, one per image, written as they are finished: a killed run loses the image it was
             working on.
+        engine: where they are localized; None: in this process.
+        make_matcher: the map's, called in other processes, to which the map travels without; needed with an engine.
     """
     problems: list[str] = []
     found: dict[str, Located] = {}
@@ -124,14 +135,14 @@ def localize_queries(
                 todo.append((query, made_from))
         kept = len(found)
         if todo:
-            localizer = load_map()
-            bar = progress(todo, initial=kept, total=kept + len(todo), desc="localize", unit="image")
-            with record.open("a", encoding="utf-8") as file:
-                for query, made_from in bar:
-                    try:
-                        result = localizer.localize(query.path, query.camera, query.refine_camera)
-                    except LinGlueError as error:
-                        problems.append(problem_line(query.name, query.path, error))
+            make, files = partial(_Worker, load_map(), make_matcher), Files(_files)
+            bar = progress(initial=kept, total=kept + len(todo), desc="localize", unit="image")
+            failures: dict[str, str] = {}
+            with bar, record.open("a", encoding="utf-8") as file:
+                for (query, made_from), result in (engine or Pool()).run(make, todo, files):
+                    bar.update()
+                    if isinstance(result, str):
+                        failures[query.name] = result
                         continue
                     found[query.name] = Located.of(query.name, made_from, result)
                     try:
@@ -139,8 +150,29 @@ def localize_queries(
                         file.flush()
                     except OSError as error:
                         raise LinGlueError(f"{record}: cannot be written ({error.strerror})") from error
+            problems += [failures[query.name] for query in queries if query.name in failures]
             _write_record(record, {**known, **found}.values())
     return Run([found[query.name] for query in queries if query.name in found], problems, len(found) - kept, kept)
+
+
+def _files(task: tuple[Query, str]) -> Sequence[Path]:
+    return [task[0].path]
+
+
+class _Worker:
+    """Localizes one image, or says in one line why it cannot be used."""
+
+    def __init__(self, localizer: Localizer, make_matcher: Callable[[], Matcher] | None) -> None:
+        if make_matcher is not None and localizer.matcher is None:
+            localizer.matcher = make_matcher()
+        self._localizer = localizer
+
+    def __call__(self, task: tuple[Query, str], path: Path) -> Localization | str:
+        query = task[0]
+        try:
+            return self._localizer.localize(path, query.camera, query.refine_camera)
+        except LinGlueError as error:
+            return problem_line(query.name, path, error)
 
 
 def _line(located: Located) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,10 @@ class Localizer:
             if retrieval is None or not self._packed.keys() <= set(retrieval.names):
                 retrieval = Retrieval.build(self._packed, self._features)
             self._retrieval = retrieval
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A map travels to other processes without its matcher: there it gets one of theirs."""
+        return {**self.__dict__, "matcher": None}
 
     @classmethod
     def from_work(cls, folder: str | Path, matcher: Matcher, config: LocalizeConfig | None = None) -> Localizer:

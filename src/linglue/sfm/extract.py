@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from linglue.core.engine import Engine, Files
 from linglue.core.fingerprint import features_fingerprint, weights_sha256
-from linglue.core.pool import run_all
+from linglue.core.pool import Pool
 from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.features import DEFAULT_FEATURES, MAX_KEYPOINTS, RESIZE, make_extractor
@@ -65,7 +67,9 @@ class Extracted:
     keypoints: int
 
 
-def extract_images(images: list[ImageFile], config: ExtractConfig, store: FeatureStore, workers: int = 1) -> Extracted:
+def extract_images(
+    images: list[ImageFile], config: ExtractConfig, store: FeatureStore, engine: Engine | None = None
+) -> Extracted:
     """Features of all images into the store; those it has from the same content and settings stay.
 
     From now on these images are the current ones, and no others. Imported features are used as they are.
@@ -74,7 +78,7 @@ def extract_images(images: list[ImageFile], config: ExtractConfig, store: Featur
         images: as `scan_images` found them.
         config: how features are taken.
         store: where they are kept.
-        workers: processes.
+        engine: where it is done; None: in this process.
     """
     if store.imported():
         return _use_imported(images, store)
@@ -88,7 +92,7 @@ def extract_images(images: list[ImageFile], config: ExtractConfig, store: Featur
     failures: dict[str, str] = {}
     bar = progress(total=len(images), initial=len(images) - len(missing), unit="image", desc="extract")
     with bar:
-        for image, found in run_all(partial(_Worker, config), missing, workers):
+        for image, found in (engine or Pool()).run(partial(_Worker, config), missing, Files(_files)):
             if isinstance(found, str):
                 failures[image.name] = found
             else:
@@ -130,16 +134,20 @@ def _use_imported(images: list[ImageFile], store: FeatureStore) -> Extracted:
     return Extracted(usable, problems, 0, len(usable), sum(counts[image.name] for image in usable))
 
 
+def _files(image: ImageFile) -> Sequence[Path]:
+    return [image.path] if image.mask is None else [image.path, image.mask]
+
+
 @dataclass(frozen=True)
 class _Worker:
     """Takes the features of one image, or says in one line why it cannot."""
 
     config: ExtractConfig
 
-    def __call__(self, image: ImageFile) -> Features | str:
+    def __call__(self, image: ImageFile, path: Path, mask: Path | None = None) -> Features | str:
         c = self.config
         try:
-            pixels, usable = read_with_mask(image.path, image.mask)
+            pixels, usable = read_with_mask(path, mask)
             return c.extractor().extract(pixels, c.max_keypoints, c.resize, usable, c.tile)
         except LinGlueError as error:
-            return f"{image.name}: left out ({str(error).removeprefix(f'{image.path}: ')})"
+            return f"{image.name}: left out ({str(error).removeprefix(f'{path}: ')})"

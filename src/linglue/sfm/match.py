@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
+from linglue.core.engine import Engine, Shared
 from linglue.core.fingerprint import fingerprint
-from linglue.core.pool import run_all
+from linglue.core.pool import Pool
 from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import Pair
 from linglue.matcher import MatcherConfig, PairMatcher
 from linglue.sfm.store import FeatureStore, MatchStore
 from linglue.types import Features, FloatArray, IndexArray
-
-FEATURES_KEPT = 16  # images whose features a worker keeps in memory
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,11 @@ class Matched:
 
 
 def match_pairs(
-    pairs: Sequence[Pair], matcher: MatcherConfig, features: FeatureStore, store: MatchStore, workers: int = 1
+    pairs: Sequence[Pair],
+    matcher: MatcherConfig,
+    features: FeatureStore,
+    store: MatchStore,
+    engine: Engine | None = None,
 ) -> Matched:
     """Matches of all pairs into the store; those it has from the same features and settings stay.
 
@@ -42,7 +45,7 @@ def match_pairs(
         matcher: built once per process.
         features: of all images.
         store: where the matches go.
-        workers: processes.
+        engine: where it is done; None: in this process.
     """
     made_from = features.made_from()
     by = fingerprint(matcher=dict(build_matcher(matcher).settings))  # what it lacks is said before any work
@@ -54,7 +57,8 @@ def match_pairs(
     missing = [pair for pair in pairs if pair not in there]
     bar = progress(total=len(pairs), initial=len(pairs) - len(missing), unit="pair", desc="match")
     with bar:
-        for pair, found in run_all(partial(_make_worker, matcher, features.path), missing, workers):
+        shared: Shared[Pair] = Shared(tuple, partial(_load, features.path))
+        for pair, found in (engine or Pool()).run(partial(_make_worker, matcher), missing, shared):
             store.put(pair, (made_from[pair[0]], made_from[pair[1]]), by, *found)
             bar.update()
     done = store.current(made_from, pairs)
@@ -77,16 +81,17 @@ def _built(config: MatcherConfig, changed: int) -> PairMatcher:
     return config.build()
 
 
-def _make_worker(config: MatcherConfig, features: Path) -> Callable[[Pair], tuple[IndexArray, FloatArray, float]]:
+def _load(path: Path, name: str) -> Features:
+    with FeatureStore(path) as store:  # a worker has no end at which to close it
+        return store.get(name)
+
+
+def _make_worker(
+    config: MatcherConfig,
+) -> Callable[[Pair, Features, Features], tuple[IndexArray, FloatArray, float]]:
     matcher = build_matcher(config)
 
-    @lru_cache(FEATURES_KEPT)
-    def load(name: str) -> Features:
-        with FeatureStore(features) as store:  # a worker has no end at which to close it
-            return store.get(name)
-
-    def work(pair: Pair) -> tuple[IndexArray, FloatArray, float]:
-        features0, features1 = load(pair[0]), load(pair[1])
+    def work(pair: Pair, features0: Features, features1: Features) -> tuple[IndexArray, FloatArray, float]:
         start = time.perf_counter()
         found = matcher.match(features0, features1)
         return found.indices, found.scores, time.perf_counter() - start

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from linglue.core.engine import SHARED_KEPT
 from linglue.core.fingerprint import fingerprint
 from linglue.core.lock import locked
 from linglue.core.progress import progress
@@ -21,7 +22,7 @@ from linglue.io.colmap.database import DatabaseImage, check_database, open_datab
 from linglue.io.colmap.edit import Edit, IdPair, MatchReplacer, edit_database
 from linglue.io.pair_list import read_pairs
 from linglue.matcher import MatcherConfig
-from linglue.sfm.match import FEATURES_KEPT, build_matcher
+from linglue.sfm.match import build_matcher
 from linglue.types import Features
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _match(
 ) -> tuple[int, int]:
     """Number of pairs that had to be matched, and of matches of all pairs."""
 
-    @lru_cache(FEATURES_KEPT)
+    @lru_cache(SHARED_KEPT)
     def load(image_id: int) -> Features:
         try:
             features = read_features(database, images[image_id])
@@ -154,7 +155,7 @@ def _verify(
     options.ransac.random_seed = 0  # same input, same output
     cameras = {camera.camera_id: camera for camera in database.read_all_cameras()}
 
-    @lru_cache(FEATURES_KEPT)
+    @lru_cache(SHARED_KEPT)
     def view(image_id: int) -> tuple[pycolmap.Camera, np.ndarray]:
         image = images[image_id]
         return cameras[image.camera_id], colmap_from_pixel(read_features(database, image).keypoints)

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from linglue.core.engine import Engine
 from linglue.core.fingerprint import file_sha256, fingerprint
+from linglue.core.pool import Pool
 from linglue.core.progress import Stopwatch
 from linglue.errors import LinGlueError
 from linglue.io.pair_list import Pair, read_pairs, write_pairs
@@ -35,7 +37,7 @@ class ReconstructConfig:
     cameras: CameraConfig = field(default_factory=CameraConfig)
     mapping: MappingConfig = field(default_factory=MappingConfig)
     scan: ScanConfig = field(default_factory=ScanConfig)
-    workers: int = 1
+    engine: Engine = field(default_factory=Pool)  # where images are extracted and pairs matched
     pictures: bool = True
     overwrite: bool = False  # also what LinGlue did not make
 
@@ -49,7 +51,7 @@ def reconstruct(images: Path, work: Workspace, config: ReconstructConfig | None 
         config: all settings.
 
     Example:
-        summary = reconstruct(Path("images"), Workspace(Path("WORK")), ReconstructConfig(workers=4))
+        summary = reconstruct(Path("images"), Workspace(Path("WORK")), ReconstructConfig(engine=Pool(4)))
     """
     config = config or ReconstructConfig()
     watch = Stopwatch("cpu")
@@ -59,14 +61,14 @@ def reconstruct(images: Path, work: Workspace, config: ReconstructConfig | None 
             found = scan_images(images, features, config.scan, work.not_images(images))
             if config.pairs.method == "list":  # its names are checked before hours of work
                 choose_pairs(config.pairs, _listed(found), features.get)
-            extracted = extract_images(found.images, config.extract, features, config.workers)
+            extracted = extract_images(found.images, config.extract, features, config.engine)
             _check_enough(images, extracted)
             if not features.imported():
                 work.note(extract=config.extract.settings(), images=str(images.absolute()))
         with watch.stage("pairs"):
             pairs = _choose(config, found, extracted, features, work)
         with watch.stage("match"):
-            match_pairs(pairs, config.matcher, features, matches, config.workers)
+            match_pairs(pairs, config.matcher, features, matches, config.engine)
         inputs = Inputs(
             names=[image.name for image in extracted.images],
             paths={image.name: image.path for image in extracted.images},

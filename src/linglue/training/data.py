@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from linglue.core.engine import Engine
+from linglue.core.pool import Pool
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.features.base import Extractor
@@ -84,22 +86,26 @@ def _scenes(name: str, folders: Iterable[Path], source: SfmPairs | TeacherPairs,
     return [folder for folder in used if fits(folder, source.held_out) == held_out]
 
 
-def prepare_data(config: RunConfig) -> tuple[FeatureCache, dict[str, FeatureCache]]:
+def prepare_data(config: RunConfig, engine: Engine | None = None) -> tuple[FeatureCache, dict[str, FeatureCache]]:
     """Training pairs and, per source, validation pairs from what is held out; made where missing.
 
     Everything is opened before the first pair is made: what is missing or wrong shows at once.
+
+    Args:
+        config: of the run.
+        engine: where pairs are made; None: `data.workers` processes.
     """
-    data = config.data
+    data, engine = config.data, engine or Pool(config.data.workers)
     training, held_out = split_images(data)
     synthetic = synthetic_sources(data)
     sources = {**synthetic, **real_sources(data, held_out=False)}
     checks = {**synthetic, **real_sources(data, held_out=True)}
     extractor = make_extractor(data.features, data.extractor_weights)
     validation = {
-        name: _cache(config, f"validation/{name}", {name: (source, 1.0)}, held_out, extractor, 1 + number)
+        name: _cache(config, f"validation/{name}", {name: (source, 1.0)}, held_out, extractor, 1 + number, engine)
         for number, (name, (source, _)) in enumerate(checks.items())
     }
-    return _cache(config, "pairs", sources, training, extractor, 0), validation
+    return _cache(config, "pairs", sources, training, extractor, 0, engine), validation
 
 
 def split_images(data: DataConfig) -> tuple[ImageSet, ImageSet]:
@@ -111,7 +117,7 @@ def split_images(data: DataConfig) -> tuple[ImageSet, ImageSet]:
 
 
 def _cache(
-    config: RunConfig, folder: str, sources: Sources, images: ImageSet, extractor: Extractor, seed: int
+    config: RunConfig, folder: str, sources: Sources, images: ImageSet, extractor: Extractor, seed: int, engine: Engine
 ) -> FeatureCache:
     """The pairs in a folder of the run; the seed says whether they are for training (0) or validation."""
     data = config.data
@@ -124,4 +130,4 @@ def _cache(
         unrelated=0 if seed else data.unrelated,
         seed=seed,
     )
-    return build_cache(config.output / folder, sources, images, extractor, size, data.workers)
+    return build_cache(config.output / folder, sources, images, extractor, size, engine)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from linglue.core.engine import Engine
 from linglue.core.lock import locked
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
@@ -21,14 +22,18 @@ from linglue.training.log import check_output
 from linglue.training.trainer import Trainer, given_network, run_settings
 
 
-def train(config: RunConfig) -> Path:
+def train(config: RunConfig, engine: Engine | None = None) -> Path:
     """Make the pairs of a run, train on them, and return the weights of the best validation.
+
+    Args:
+        config: of the run.
+        engine: where pairs are made; None: `data.workers` processes.
 
     Example:
         >>> train(read_config("configs/small.toml"))  # doctest: +SKIP
     """
     check(config)
-    pairs, validation = _make_pairs(config)
+    pairs, validation = _make_pairs(config, engine)
     with processes():
         trainer = Trainer(config, pairs, validation, own_device())
         trainer.run()
@@ -50,16 +55,16 @@ def check(config: RunConfig) -> None:
     check_output(config.output, config.output / f"{extractor.kind}.safetensors", checkpoint)
 
 
-def _make_pairs(config: RunConfig) -> tuple[FeatureCache, dict[str, FeatureCache]]:
+def _make_pairs(config: RunConfig, engine: Engine | None) -> tuple[FeatureCache, dict[str, FeatureCache]]:
     """One process makes the pairs, however long that takes; the others wait for its lock and open what it made.
 
     Before the process group is opened: its barriers give up after some minutes.
     """
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
-        return prepare_data(config)
+        return prepare_data(config, engine)
     config.output.mkdir(parents=True, exist_ok=True)
     with locked(config.output):
-        return prepare_data(config)
+        return prepare_data(config, engine)
 
 
 def own_device() -> torch.device:

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from epfl_scene import write_epfl
+from linglue.core.pool import Pool
+from linglue.dense.dense import DenseConfig
 from linglue.errors import LinGlueError
 from linglue.evaluation.colmap_pipeline import ColmapConfig
 from linglue.evaluation.tasks import reconstruction
@@ -24,7 +26,7 @@ HOW = Measurement(
     {"mnn": MatcherConfig("mnn")},
     ExtractConfig(max_keypoints=500, resize=None),
     MappingConfig(threads=1),
-    workers=1,
+    engine=Pool(),
     colmap=ColmapConfig(max_keypoints=500, resize=None, match_threads=1),
 )
 
@@ -42,6 +44,15 @@ def work(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def scores(folder, work) -> list[ModelScore]:
     return measure(load_scene(folder), work, HOW)
+
+
+def test_dense_points_are_a_column_if_they_are_asked_for(folder, work, scores):
+    assert "dense points" not in tables(summarise(scores))[0].header
+    how = replace(HOW, colmap=None, dense=DenseConfig(longer_side=120, neighbours=2, planes=32))
+    (score,) = measure(load_scene(folder), work, how)
+    assert score.dense > 500
+    table = tables(summarise([score]))[0]
+    assert table.rows[0][table.header.index("dense points")] == str(score.dense)
 
 
 def test_all_methods_find_the_cameras(scores):

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from linglue.core.pool import Pool
 from linglue.errors import LinGlueError
 from linglue.features.sift import Sift
 from linglue.training.cache.build import CacheConfig, build_cache, extractor_sha256
@@ -29,8 +30,8 @@ SOURCES = {"homography": (HomographySource(HomographyConfig(longer_side=(320, 40
 CONFIG = CacheConfig(pairs=6, shard_size=3, keypoints=200, min_matches=10, unrelated=0.3, seed=5)
 
 
-def build(folder, images, config=CONFIG, workers=1):
-    return build_cache(folder, SOURCES, images, Sift(), config, workers=workers, progress=False)
+def build(folder, images, config=CONFIG, engine=None):
+    return build_cache(folder, SOURCES, images, Sift(), config, engine=engine, progress=False)
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -101,7 +102,7 @@ def test_resume_and_workers_give_the_same(built, images, tmp_path):
     build(folder, images, replace(CONFIG, pairs=3))
     assert len(FeatureCache(folder)) == 3
     before = (folder / "shard-00000" / "keypoints.npy").stat().st_mtime_ns
-    build(folder, images, workers=2)
+    build(folder, images, engine=Pool(2))
     assert (folder / "shard-00000" / "keypoints.npy").stat().st_mtime_ns == before
     assert digest(folder) == digest(built)
 

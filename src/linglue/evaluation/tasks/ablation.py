@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from linglue.core.engine import Engine
 from linglue.errors import LinGlueError
 from linglue.evaluation.result import Result, Table, percent
 from linglue.evaluation.settings import common_settings
@@ -116,7 +117,7 @@ def evaluate(
     *,
     weights: Sequence[str | Path] = (),
     keypoints: Sequence[int] = KEYPOINTS,
-    workers: int = 1,
+    engine: Engine | None = None,
 ) -> Result:
     """Measure what each part contributes, on homographies and on localization.
 
@@ -127,7 +128,7 @@ def evaluate(
         extract: front-end and image size; None: SIFT, longer side 1600.
         weights: networks besides those in the package.
         keypoints: numbers of keypoints per image.
-        workers: processes that extract and match.
+        engine: where images are extracted and pairs matched; None: in this process.
 
     Returns:
         One row per task, method and number of keypoints.
@@ -142,10 +143,12 @@ def evaluate(
     for count in keypoints:
         config = replace(extract, max_keypoints=count)
         if data:
-            planar = homography.evaluate(data, methods, work / "homography", config, estimators=["poselib"])
+            planar = homography.evaluate(
+                data, methods, work / "homography", config, estimators=["poselib"], engine=engine
+            )
             rows += [_homography_row(name, count, v) for name, v in planar.summary["overall"].items()]
         if scenes:
-            placed = localization.evaluate(scenes, methods, work / "localization", config, workers=workers)
+            placed = localization.evaluate(scenes, methods, work / "localization", config, engine=engine)
             rows += [_localization_row(name, count, v) for name, v in list(placed.summary.values())[-1].items()]
     missing = {name: f"no network of preset {name} for {kind} features" for name in PRESETS if name not in networks}
     settings = {

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linglue.core.engine import Engine
 from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS, RobustSettings, check_estimators, version
@@ -169,6 +170,7 @@ def evaluate(
     estimators: Sequence[str] = tuple(HOMOGRAPHY_ESTIMATORS),
     threshold: float = 3.0,
     seed: int = 0,
+    engine: Engine | None = None,
 ) -> Result:
     """Measure matchers on planar scenes: matching accuracy (D2-Net protocol) and homography AUC.
 
@@ -180,6 +182,7 @@ def evaluate(
         estimators: robust estimators for the AUC.
         threshold: inlier threshold of the estimators, original pixels.
         seed: of the estimators.
+        engine: where images are extracted and pairs matched; None: in this process.
 
     Returns:
         One row per method and pair; tables of accuracy and AUC per split.
@@ -192,7 +195,7 @@ def evaluate(
     loaded = {folder: load_pairs(folder) for folder in folders}
     prepared = prepare(methods, extract)
     truths = {folder.resolve().name if len(folders) > 1 else "": pairs for folder, (pairs, _) in loaded.items()}
-    made, scores = _score_all(truths, work, prepared, estimators, robust)
+    made, scores = _score_all(truths, work, prepared, estimators, robust, engine)
     summary, rows = summarise(scores), csv_rows(scores)
     skipped = [name for _, names in loaded.values() for name in names]
     settings = {
@@ -220,6 +223,7 @@ def _score_all(
     prepared: Prepared,
     estimators: Sequence[str],
     robust: RobustSettings,
+    engine: Engine | None,
 ) -> tuple[int, dict[str, list[PairScore]]]:
     """How many predictions were made, and the scores by method; `truths` by the name of the data set."""
     made = 0
@@ -227,7 +231,7 @@ def _score_all(
     groups = list(dict.fromkeys((data, truth.pair.group) for data, pairs in truths.items() for truth in pairs))
     for data, sequence in progress(groups, desc="homography", unit="sequence", delay=PROGRESS_DELAY):
         chosen = [truth for truth in truths[data] if truth.pair.group == sequence]
-        new, predictions = predict(work / data, [truth.pair for truth in chosen], prepared)
+        new, predictions = predict(work / data, [truth.pair for truth in chosen], prepared, engine)
         made += new
         for name, found in predictions.items():
             for truth, prediction in zip(chosen, found, strict=True):

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from linglue.core.engine import Engine
 from linglue.core.optional import need
 from linglue.core.progress import progress
 from linglue.errors import LinGlueError
@@ -67,7 +68,7 @@ class Measurement:
     extract: ExtractConfig
     pose: PoseConfig
     top: int = TOP  # images of a large map that are matched with a query
-    workers: int = 1
+    engine: Engine | None = None  # where images are extracted and pairs matched
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def evaluate(
     truth: str | Path | None = None,
     top: int = TOP,
     pose: PoseConfig | None = None,
-    workers: int = 1,
+    engine: Engine | None = None,
 ) -> Result:
     """Measure matchers by the camera poses they lead to: each image among the others, or queries in Aachen's layout.
 
@@ -145,7 +146,7 @@ def evaluate(
         truth: file of the queries' poses of the one scene.
         top: similar images matched in large scenes.
         pose: how poses are estimated.
-        workers: processes that extract and match.
+        engine: where images are extracted and pairs matched; None: in this process.
 
     Returns:
         One row per method and image; `files["poses"]` are the files of poses.
@@ -157,7 +158,7 @@ def evaluate(
         raise LinGlueError(f"--top is {top}, expected at least 1")
     loaded = _load_all(folders, *(None if path is None else Path(path) for path in (model, truth)))
     prepared = prepare(methods, extract)
-    hows = [Measurement(matchers, config, pose, top, workers) for config, matchers in prepared.by_front_end()]
+    hows = [Measurement(matchers, config, pose, top, engine) for config, matchers in prepared.by_front_end()]
     measured = [_measure(scene, work, how) for scene in loaded for how in hows]
     scores = {name: [score for m in measured for score in m.scores.get(name, ())] for name in prepared.ready}
     problems = list(dict.fromkeys(problem for m in measured for problem in m.problems))
@@ -276,7 +277,7 @@ def localize_scene(scene: QueryScene, work: Workspace, how: Measurement) -> Meas
 
 def _extract(images: Path, names: Iterable[str], how: Measurement, store: FeatureStore) -> tuple[list[str], list[str]]:
     """The images that have features now, and a line about each of the others."""
-    done = extract_named(images, names, how.extract, store, how.workers)
+    done = extract_named(images, names, how.extract, store, how.engine)
     return [image.name for image in done.images], done.problems
 
 
@@ -301,7 +302,7 @@ def _matches(
     """The matches of a method, all there."""
     store = MatchStore(matches_file(work.folder, method))
     try:
-        match_pairs(pairs, how.methods[method], features, store, how.workers)
+        match_pairs(pairs, how.methods[method], features, store, how.engine)
     except BaseException:
         store.close()
         raise

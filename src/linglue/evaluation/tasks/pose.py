@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from linglue.core.engine import Engine
 from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import RobustSettings, check_estimators, relative_pose, version
-from linglue.evaluation.methods import Methods, prepare
+from linglue.evaluation.methods import Methods, Prepared, prepare
 from linglue.evaluation.metrics import auc
 from linglue.evaluation.pose_scenes import MAX_GAP, PosePair, load_scene
 from linglue.evaluation.result import Result, Table, pair_columns, percent, relative
@@ -117,6 +118,7 @@ def evaluate(
     max_gap: int = MAX_GAP,
     threshold: float = ESTIMATOR_THRESHOLD,
     seed: int = 0,
+    engine: Engine | None = None,
 ) -> Result:
     """Measure matchers on scenes with known cameras: relative pose AUC and epipolar precision.
 
@@ -128,6 +130,7 @@ def evaluate(
         max_gap: pairs are at most this many images apart, where a scene has no pairs.txt.
         threshold: inlier threshold of the estimator in pixels at a longer side of REFERENCE_SIDE.
         seed: of the estimator.
+        engine: where images are extracted and pairs matched; None: in this process.
 
     Returns:
         One row per method and pair; a table per scene and of all scenes.
@@ -144,7 +147,7 @@ def evaluate(
     made = 0
     scores: dict[str, list[PairScore]] = {name: [] for name in prepared.ready}
     for truths in progress(groups.values(), desc="pose", unit="scene", delay=PROGRESS_DELAY):
-        new, predictions = predict(work, [truth.pair for truth in truths], prepared)
+        new, predictions = predict(work, [truth.pair for truth in truths], prepared, engine)
         made += new
         for name, found in predictions.items():
             for truth, prediction in zip(truths, found, strict=True):
@@ -158,15 +161,22 @@ def evaluate(
         "pixels": f"at a longer side of {REFERENCE_SIDE}",
         "correct": f"symmetric epipolar distance <= {CORRECT} px",
     }
-    note = (
-        f"{extraction_note(prepared, extract, list(summary.values())[-1])}, at most {max_gap} images apart or as "
-        f"listed; thresholds at a longer side of {REFERENCE_SIDE}, correct: at most {CORRECT:g} px from the epipolar "
-        f"line in both images; relative pose by {version('poselib')}, {robust_note(robust)}; error: larger of "
-        f"rotation and translation direction, whose sign is ignored\n{TIME_NOTE}"
-    )
+    note = _note(prepared, extract, list(summary.values())[-1], max_gap, robust)
     rows = csv_rows(scores)
     return Result(
         "pose", summary, rows, "pairs", tables(summary), note, settings, made, len(rows) - made, prepared.missing
+    )
+
+
+def _note(
+    prepared: Prepared, extract: ExtractConfig, summary: Mapping[str, Any], max_gap: int, robust: RobustSettings
+) -> str:
+    """The settings in a line for people."""
+    return (
+        f"{extraction_note(prepared, extract, summary)}, at most {max_gap} images apart or as "
+        f"listed; thresholds at a longer side of {REFERENCE_SIDE}, correct: at most {CORRECT:g} px from the epipolar "
+        f"line in both images; relative pose by {version('poselib')}, {robust_note(robust)}; error: larger of "
+        f"rotation and translation direction, whose sign is ignored\n{TIME_NOTE}"
     )
 
 

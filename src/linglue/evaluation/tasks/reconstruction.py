@@ -11,18 +11,19 @@ is not made again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from linglue.core.atomic import atomic_path
+from linglue.core.engine import Engine
 from linglue.core.fingerprint import code_sha256, settings_hash
 from linglue.core.optional import need
+from linglue.core.pool import Pool
+from linglue.dense.dense import DenseConfig, densify
 from linglue.errors import LinGlueError
 from linglue.evaluation.colmap_pipeline import ColmapConfig, reconstruct_by_colmap
 from linglue.evaluation.known_poses import KnownScene, is_eth3d, load_known_scene
@@ -61,8 +62,9 @@ class Measurement:
     methods: Mapping[str, MatcherConfig]  # by the name to show
     extract: ExtractConfig
     mapping: MappingConfig
-    workers: int
+    engine: Engine  # where images are extracted and pairs matched
     colmap: ColmapConfig | None = None  # COLMAP's own pipeline as a further method
+    dense: DenseConfig | None = None  # how dense points are made; None: they are not
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class ModelScore:
     position_errors: Mapping[str, float]  # by image, in the unit of the truth; empty without truth
     rotation_errors: Mapping[str, float]  # degrees
     reason: str | None = None
+    dense: int | None = None  # points
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,8 @@ def evaluate(
     extract: ExtractConfig | None = None,
     *,
     seed: int = 0,
-    workers: int = 1,
+    engine: Engine | None = None,
+    dense: DenseConfig | None = None,
 ) -> Result:
     """Measure matchers by the sparse models they lead to (ETH protocol): images, points, tracks, errors.
 
@@ -126,7 +130,8 @@ def evaluate(
         work: folder where features, matches and models are kept; what is there is not made again.
         extract: how features are taken; None: what users of the pipeline get.
         seed: of verification and mapper.
-        workers: processes that extract and match.
+        engine: where images are extracted and pairs matched; None: in this process.
+        dense: how the dense points of every model are made and counted; None: they are not.
 
     Returns:
         One row per method and camera with a true pose; a table with one line per scene and method.
@@ -138,12 +143,12 @@ def evaluate(
     named = methods if isinstance(methods, Mapping) else [method for method in methods if method != COLMAP]
     prepared = prepare(named, extract) if named else Prepared({}, {}, {})
     # As many as one of our workers has, so that times per pair can be compared.
-    threads = torch.get_num_threads() if workers == 1 else max(1, (os.cpu_count() or 1) // workers)
-    colmap = ColmapConfig(extract.max_keypoints, extract.resize, threads, seed) if COLMAP in methods else None
+    engine = engine or Pool()
+    colmap = ColmapConfig(extract.max_keypoints, extract.resize, engine.threads, seed) if COLMAP in methods else None
     mapping = MappingConfig(seed=seed)
-    hows = [Measurement(matchers, config, mapping, workers) for config, matchers in prepared.by_front_end()]
+    hows = [Measurement(matchers, config, mapping, engine, None, dense) for config, matchers in prepared.by_front_end()]
     if colmap is not None:
-        hows.append(Measurement({}, extract, mapping, workers, colmap))
+        hows.append(Measurement({}, extract, mapping, engine, colmap, dense))
     scores = [score for scene in loaded for how in hows for score in measure(scene, work, how)]
     summary, made = summarise(scores), sum(score.made for score in scores)
     settings = {
@@ -221,7 +226,7 @@ def _by_method(scene: KnownScene, work: Workspace, method: str, cameras: CameraC
         matcher=how.methods[method],
         cameras=cameras,
         mapping=how.mapping,
-        workers=how.workers,
+        engine=how.engine,
         pictures=False,
     )
     before = _written(work.summary)
@@ -232,7 +237,7 @@ def _by_method(scene: KnownScene, work: Workspace, method: str, cameras: CameraC
     with work.matches() as matches:
         all_seconds = matches.seconds()
     seconds = float(np.median([all_seconds[pair] for pair in read_pairs(work.pairs)]))
-    return _score(scene, method, work, summary, seconds, made=_written(work.summary) != before)
+    return _score(scene, method, work, summary, seconds, _written(work.summary) != before, how.dense)
 
 
 def _by_colmap(scene: KnownScene, work: Workspace, how: Measurement, config: ColmapConfig) -> ModelScore:
@@ -242,13 +247,13 @@ def _by_colmap(scene: KnownScene, work: Workspace, how: Measurement, config: Col
     try:
         with work.features() as features:
             found = scan_images(scene.images, features)
-            files = extract_images(found.images, how.extract, features, how.workers).images
+            files = extract_images(found.images, how.extract, features, how.engine).images
         cameras = {name: view.camera for name, view in scene.views.items()}
         summary = reconstruct_by_colmap(scene.images, files, cameras, work, config)
     except LinGlueError as error:
         return _failed(scene, COLMAP, error)
     seconds = summary.seconds["match"] / summary.matched_pairs
-    return _score(scene, COLMAP, work, summary, seconds, made=_written(work.summary) != before)
+    return _score(scene, COLMAP, work, summary, seconds, _written(work.summary) != before, how.dense)
 
 
 def _written(path: Path) -> int | None:
@@ -260,7 +265,15 @@ def _failed(scene: KnownScene, method: str, error: LinGlueError) -> ModelScore:
     return ModelScore(scene.name, method, None, True, float("nan"), float("nan"), {}, {}, str(error))
 
 
-def _score(scene: KnownScene, method: str, work: Workspace, summary: Summary, seconds: float, made: bool) -> ModelScore:
+def _score(
+    scene: KnownScene,
+    method: str,
+    work: Workspace,
+    summary: Summary,
+    seconds: float,
+    made: bool,
+    dense: DenseConfig | None,
+) -> ModelScore:
     positions: dict[str, float] = {}
     rotations: dict[str, float] = {}
     reason = None
@@ -272,7 +285,11 @@ def _score(scene: KnownScene, method: str, work: Workspace, summary: Summary, se
             positions, rotations = aligned_errors(read_model(work.model), truth)
         except LinGlueError as error:  # too few cameras: the model counts all the same
             reason = str(error)
-    return ModelScore(scene.name, method, summary.model, made, keypoints, seconds, positions, rotations, reason)
+    cloud = None
+    if dense is not None:
+        with work.locked():
+            cloud = len(densify(work, work.folder / "dense.ply", dense))
+    return ModelScore(scene.name, method, summary.model, made, keypoints, seconds, positions, rotations, reason, cloud)
 
 
 def summarise(scores: Sequence[ModelScore]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -288,6 +305,8 @@ def summarise(scores: Sequence[ModelScore]) -> dict[str, dict[str, dict[str, Any
         for name, errors in (("position_error", s.position_errors), ("rotation_error", s.rotation_errors)):
             for of in (np.mean, np.median) if errors else ():
                 values[f"{of.__name__}_{name}"] = float(of(list(errors.values())))
+        if s.dense is not None:
+            values["dense"] = s.dense
         if s.reason is not None:
             values["reason"] = s.reason
         summary.setdefault(s.scene, {})[s.method] = values
@@ -309,6 +328,8 @@ def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table
         "track": ("track_length", 2, 1),
         "error px": ("reprojection_error", 3, 1),
     }
+    if any("dense" in values for methods in summary.values() for values in methods.values()):
+        columns["dense points"] = ("dense", 0, 1)
     if known:
         columns |= {
             "mean mm": ("mean_position_error", 2, 1000),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,9 @@ from torch import nn
 from tqdm import tqdm
 
 from linglue.core.atomic import atomic_path, remove_leftovers
+from linglue.core.engine import Engine
 from linglue.core.fingerprint import file_sha256
-from linglue.core.pool import run_all
+from linglue.core.pool import Pool
 from linglue.errors import LinGlueError
 from linglue.features.base import Extractor
 from linglue.io.images import Image
@@ -98,13 +99,13 @@ def build_cache(
     images: Sequence[Image],
     extractor: Extractor,
     config: CacheConfig | None = None,
-    workers: int = 1,
+    engine: Engine | None = None,
     progress: bool = True,
 ) -> FeatureCache:
     """Make the missing shards of a cache and open it.
 
-    The result does not depend on `workers` nor on how often it was interrupted. With more than one worker everything
-    given must be picklable, and a script needs the usual `if __name__ == "__main__"`.
+    The result does not depend on the engine nor on how often it was interrupted. With more than one worker everything
+    given must be picklable.
 
     Args:
         folder: where the cache lives; one built with other settings is refused.
@@ -112,7 +113,7 @@ def build_cache(
         images: images that synthetic pairs are made of.
         extractor: the front-end.
         config: what the cache holds.
-        workers: processes.
+        engine: where pairs are made; None: in this process.
         progress: whether a bar is shown.
     """
     config = config or CacheConfig()
@@ -126,13 +127,10 @@ def build_cache(
     remove_leftovers(work.folder, older_than=LEFTOVER_AGE)
     missing = [i for i in range(config.shards) if not _is_complete(shard_path(work.folder, i))]
     with tqdm(total=config.shards, initial=config.shards - len(missing), unit="shard", disable=not progress) as bar:
-        for _ in run_all(partial(_shard_maker, work), missing, max(1, workers)):
+        for index, arrays in (engine or Pool()).run(partial(partial, _make_shard, work), missing):
+            write_shard(shard_path(work.folder, index), arrays)
             bar.update()
     return FeatureCache(work.folder)
-
-
-def _shard_maker(work: _Work) -> Callable[[int], int]:
-    return partial(_make_shard, work)
 
 
 def _claim(work: _Work) -> None:
@@ -189,14 +187,13 @@ def _is_complete(path: Path) -> bool:
     return True
 
 
-def _make_shard(work: _Work, index: int) -> int:
+def _make_shard(work: _Work, index: int) -> dict[str, NDArray[Any]]:
     rng = np.random.default_rng([work.config.seed, index])
     samples: list[_Sample] = []
     stream = _stream(work, rng)
     while len(samples) < work.config.shard_size:
         samples.append(next(stream))
-    write_shard(shard_path(work.folder, index), _arrays(samples, work.config.keypoints))
-    return index
+    return _arrays(samples, work.config.keypoints)
 
 
 class _Watched(Sequence[Image]):

@@ -114,7 +114,7 @@ class MegaDepthSource:
             shows=frozenset({f"megadepth:{folder}"}),
         )
 
-    def _view(self, scene: SceneInfo, number: int) -> tuple[Image, StereoView]:
+    def _view(self, scene: SceneInfo, number: int) -> tuple[Image, DepthView]:
         root = Path(self.config.root)
         image_path = root / str(scene.images[number])
         depth = _read_depth(root, str(scene.depths[number]), image_path)
@@ -126,7 +126,7 @@ class MegaDepthSource:
         image = shrink(image, self.config.longer_side)
         camera = Camera(ImageSize(depth.shape[1], depth.shape[0]), scene.intrinsics[number])
         camera = camera.resized(ImageSize(image.shape[1], image.shape[0]))
-        return image, StereoView(View(camera, Pose.from_matrix(scene.poses[number])), depth)
+        return image, DepthView(View(camera, Pose.from_matrix(scene.poses[number])), depth)
 
 
 def _either_way(pair: NDArray[np.int64], rng: np.random.Generator) -> tuple[int, int]:
@@ -152,7 +152,7 @@ def _read_depth(root: Path, named: str, image: Path) -> NDArray[np.float32]:
 
 
 @dataclass(frozen=True, eq=False)
-class StereoView:
+class DepthView:
     """A view and its depth map, which may be of another size than its image."""
 
     view: View
@@ -176,8 +176,8 @@ class StereoView:
 class StereoMapper:
     """Maps points of view a into view b by the depth under them; occluded if b sees something closer there."""
 
-    a: StereoView
-    b: StereoView
+    a: DepthView
+    b: DepthView
     tolerance: float
 
     def __call__(self, points: Points) -> tuple[Points, Flags]:

@@ -1,0 +1,84 @@
+"""`--engine ray` on a Ray of this machine's own: the same features, matches and poses as without."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from linglue.sfm.workspace import Workspace
+from rendered import render, write_images
+from rendered_map import KEYPOINTS, write_map
+
+VIEWS = render(5)
+RAY = ("--engine", "ray", "--workers", 1)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    write_images(folder, VIEWS[:3])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--address", "127.0.0.1:6379"), "--address is given, expected only with --engine ray"),
+        (("--ship-images",), "--ship-images is given, expected only with --engine ray"),
+        (("--engine", "ray", "--address", "127.0.0.1:9"), "--address is '127.0.0.1:9', expected HOST:PORT of a Ray"),
+        (("--engine", "ray", "--workers", 0), "--workers is 0, expected at least 1"),
+    ],
+)
+def test_bad_options_are_one_line(run, images, tmp_path, options, message):
+    if "127.0.0.1:9" in options:
+        pytest.importorskip("ray", reason="Ray is not installed: pip install linglue[ray]")
+    outcome = run("extract", images, "-o", tmp_path / "work", *options)
+    assert outcome.code == 1
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert not (tmp_path / "work").exists()
+
+
+def test_without_ray_it_says_how_to_get_it(run, images, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    outcome = run("extract", images, "-o", tmp_path / "work", "--engine", "ray")
+    assert outcome.code == 1
+    assert "--engine ray needs ray, which is not installed: pip install linglue[ray]" in outcome.err
+
+
+@pytest.fixture(scope="module")
+def ray():
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install linglue[ray]")
+    yield ray
+    ray.shutdown()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_features_matches_and_poses_are_those_of_the_pool(run, ray, images, tmp_path):
+    for name, engine, ship in (("pool", ("--workers", 1), ()), ("ray", RAY, ("--ship-images",))):
+        work = tmp_path / name
+        assert run("extract", images, "-o", work, "--max-keypoints", 200, *engine, *ship, "--json").code == 0
+        assert run("pairs", work).code == 0
+        assert run("match-pairs", work, *engine).code == 0
+    works = [Workspace(tmp_path / name) for name in ("pool", "ray")]
+    with works[0].features() as pool, works[1].features() as there, works[0].matches() as m0, works[1].matches() as m1:
+        assert pool.made_from() == there.made_from()
+        for name in pool.names():
+            assert np.array_equal(pool.get(name).descriptors, there.get(name).descriptors)
+        assert len(m0.rows()) == 3
+        for pair in m0.rows():
+            assert all(np.array_equal(a, b) for a, b in zip(m0.get(*pair), m1.get(*pair), strict=True))
+
+    pytest.importorskip("pycolmap")
+    write_map(tmp_path / "map", VIEWS[:4])
+    write_images(tmp_path / "queries", VIEWS[4:])
+    found = []
+    for number, where in enumerate(((), (*RAY, "--ship-images"))):
+        poses = tmp_path / f"{number}.txt"
+        options = ("--map", tmp_path / "map", "-o", poses, "--max-keypoints", KEYPOINTS, "--json", *where)
+        outcome = run("localize", tmp_path / "queries", *options)
+        assert json.loads(outcome.out)["localized"] == 1, outcome.err
+        found.append(poses.read_text())
+    assert found[0] == found[1]
