@@ -106,14 +106,14 @@ class Timed:
 
 
 def _cpu_seconds() -> tuple[float, float]:
-    """Of this process and its workers, and of Ray's daemons: all that is below this process and no Python worker."""
+    """Of this process and its workers, and of Ray's daemons: all that is below this process and no worker."""
     work, daemons = sum(psutil.Process().cpu_times()[:2]), 0.0
     for process in psutil.Process().children(recursive=True):
         try:
             seconds, title = sum(process.cpu_times()[:2]), " ".join(process.cmdline())
         except psutil.Error:  # it has ended
             continue
-        if "ray::_work_on" in title or "multiprocessing" in title:
+        if any(name in title for name in ("ray::_work_on", "ray::IDLE", "multiprocessing")):
             work += seconds
         else:
             daemons += seconds
@@ -203,7 +203,7 @@ def _own_memory(process: psutil.Process) -> float:
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon:")), 0.0)
 
 
-def simulate_run(images: int = 10_000, each: int = 2, keypoints: int = 2048) -> dict[str, Any]:
+def simulate_run(images: int = 10_000, each: int = 1, keypoints: int = 2048) -> dict[str, Any]:
     """Matching of many images by Ray, with a matcher that takes no time: time and memory of driver and workers."""
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:
