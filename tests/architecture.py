@@ -135,7 +135,7 @@ def match(folder: Path) -> list[str]:
     views = render(3)[:2]
     write_images(folder, views)
     names = [str(folder / view.name) for view in views]
-    return ["match", *names, "--features", "linpoint", "--max-keypoints", "300", "--device", "cpu"]
+    return ["match", *names, "--max-keypoints", "300", "--device", "cpu"]
 
 
 def reconstruct(folder: Path) -> list[str]:

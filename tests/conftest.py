@@ -27,7 +27,7 @@ class WarpedPair:
 
 @pytest.fixture(scope="session")
 def matcher() -> linglue.Matcher:
-    return linglue.Matcher.from_pretrained("sift", device="cpu")
+    return linglue.Matcher.from_pretrained(device="cpu")
 
 
 @pytest.fixture(scope="session")

@@ -84,9 +84,9 @@ def test_extract_takes_path_numpy_and_torch(matcher, images, pair):
     for features in (from_text, from_array, from_tensor):
         np.testing.assert_array_equal(features.descriptors, from_path.descriptors)
     assert isinstance(from_path, linglue.Features) and len(from_path) == 300
-    assert from_path.kind == "sift" and from_path.image_size == (600, 400)
-    assert from_path.keypoints.shape == (300, 2) and from_path.descriptors.shape == (300, 128)
-    assert from_path.scores.shape == from_path.scales.shape == from_path.oris.shape == (300,)
+    assert from_path.kind == "linpoint" and from_path.image_size == (600, 400)
+    assert from_path.keypoints.shape == (300, 2) and from_path.descriptors.shape == (300, 64)
+    assert from_path.scores.shape == (300,) and from_path.scales is None and from_path.oris is None
 
 
 def test_match_takes_paths_images_and_features(matcher, images, pair):
@@ -109,27 +109,27 @@ def test_result_fields(matcher, pair):
     for side in (0, 1):
         assert len(set(result.indices[:, side])) == count  # one-to-one
     assert 0.9 < result.pair_score <= 1
-    assert {"extract", "network", "matching"} <= result.timing.keys()
+    assert {"extract", "network", "consensus"} <= result.timing.keys()
     assert all(seconds >= 0 for seconds in result.timing.values())
     assert (pair.errors(result.points0, result.points1) < 3).mean() > 0.95
 
 
 def test_results_print_as_one_line(matcher, pair):
     result = matcher.match(pair.image0, pair.image1, 300)
-    assert repr(result.features0) == "Features(300 sift keypoints of 128 numbers, image 600x400)"
+    assert repr(result.features0) == "Features(300 linpoint keypoints of 64 numbers, image 600x400)"
     score = f"pair score {result.pair_score:.2f}"
-    assert repr(result) == f"Matches({len(result)} matches between 300 and 300 sift keypoints, {score})"
+    assert repr(result) == f"Matches({len(result)} matches between 300 and 300 linpoint keypoints, {score})"
 
 
 def test_matching_is_an_argument(matcher, pair):
     features = [matcher.extract(image, 500) for image in (pair.image0, pair.image1)]
     result = matcher.match(*features)
     for least in (0.3, 0.9):
-        strict = linglue.Matcher.from_pretrained("sift", device="cpu", matching=linglue.MatchingConfig(min_score=least))
+        strict = linglue.Matcher.from_pretrained(device="cpu", matching=linglue.MatchingConfig(min_score=least))
         found = strict.match(*features)
         np.testing.assert_array_equal(found.indices, result.indices[result.scores >= least])
         assert strict.settings != matcher.settings and strict.settings["matching"]["min_score"] == least
-    paper = linglue.Matcher(None, matcher.network, "sift", matching=linglue.MatchingConfig.paper()).match(*features)
+    paper = linglue.Matcher(None, matcher.network, "linpoint", matching=linglue.MatchingConfig.paper()).match(*features)
     assert 100 < len(paper) < len(result) and paper.scores.min() >= 0.5
     assert set(paper.timing) == {"extract", "network", "matching", "filter"}
 
@@ -181,7 +181,7 @@ def test_features_from_numpy_and_torch_are_the_same():
 
 
 def test_without_a_front_end_only_features_match(matcher, pair):
-    bare = linglue.Matcher(None, matcher.network, "sift")
+    bare = linglue.Matcher(None, matcher.network, "linpoint")
     features = [matcher.extract(image, 300) for image in (pair.image0, pair.image1)]
     np.testing.assert_array_equal(bare.match(*features).indices, matcher.match(*features).indices)
     with pytest.raises(linglue.LinGlueError, match="front-end"):
@@ -217,7 +217,7 @@ def test_network_speaks_lightglues_dictionaries(preset):
 
 def test_image_size_may_be_missing_as_with_lightglue(matcher, pair):
     features = [matcher.extract(image, 500) for image in (pair.image0, pair.image1)]
-    network = linglue.LinGlue.from_pretrained("sift")
+    network = linglue.LinGlue.from_pretrained()
     data = {f"image{side}": entry.tensors() for side, entry in enumerate(features)}
     with torch.inference_mode():
         known = network(data)

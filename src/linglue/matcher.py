@@ -64,7 +64,7 @@ class Matcher:
     """LinGlue: a front-end, the network made for it, and the matching of the network's descriptors.
 
     Example:
-        >>> matcher = Matcher.from_pretrained("sift")
+        >>> matcher = Matcher.from_pretrained()
         >>> matcher.match("a.jpg", "b.jpg").draw("matches.png")  # doctest: +SKIP
     """
 

@@ -26,7 +26,7 @@ def bad(tmp_path, matcher, pair) -> Path:
     save_features(tmp_path / "good.npz", good)
     save_features(tmp_path / "none.npz", good.select(np.arange(0)))
     save_features(tmp_path / "kind.npz", replace(good, kind="superpoint"))
-    save_features(tmp_path / "size.npz", replace(good, descriptors=good.descriptors[:, :64]))
+    save_features(tmp_path / "size.npz", replace(good, descriptors=good.descriptors[:, :32]))
     save_hloc_features(tmp_path / "good.h5", [("a.jpg", good)])
     with np.load(tmp_path / "good.npz") as file:
         arrays = dict(file)
@@ -43,11 +43,11 @@ SOURCES = {
     "empty.jpg": "JPEG, PNG",
     "folder.jpg": "no such image",
     "tiny.png": "1x1 pixels, expected at least 16x16",
-    "grey.png": "no sift keypoint, expected at least one",
-    "none.npz": "no sift keypoint, expected at least one",
+    "grey.png": "no linpoint keypoint, expected at least one",
+    "none.npz": "no linpoint keypoint, expected at least one",
     "nan.npz": "NaN or infinite values, expected finite numbers",
-    "kind.npz": "'superpoint', expected 'sift'",
-    "size.npz": "64 entries, expected 128",
+    "kind.npz": "'superpoint', expected 'linpoint'",
+    "size.npz": "32 entries, expected 64",
     "lacking.npz": "descriptors is missing, needed are",
     "damaged.npz": "damaged or not a .npz file",
     "missing.npz": "no such file",
@@ -110,7 +110,7 @@ VALUES = {
     "resize": (("--resize", 3), "resize is 3, expected"),
     "tile": (("--tile", 10), "tile is 10, expected at least"),
     "device": (("--device", "abacus"), "'abacus'"),
-    "weights for sift": (("--extractor-weights", "x.pth"), "x.pth"),
+    "weights for sift": (("--features", "sift", "--extractor-weights", "x.pth"), "x.pth"),
     "no weights for disk": (("--features", "disk"), "depth-save.pth"),
 }
 

@@ -31,7 +31,7 @@ def test_folder_in_store_out(run, images, matcher, tmp_path):
     expected = matcher.extract(images / "deep er" / "b.png", 100)
     np.testing.assert_array_equal(features.keypoints, expected.keypoints)
     np.testing.assert_allclose(features.descriptors, expected.descriptors, atol=3e-4)
-    assert features.kind == "sift" and features.image_size == (560, 420)
+    assert features.kind == "linpoint" and features.image_size == (560, 420)
 
 
 def test_second_run_keeps_what_is_there(run, images, tmp_path):

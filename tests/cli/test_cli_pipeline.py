@@ -88,13 +88,13 @@ def test_exported_files_hold_the_same(run, work, tmp_path):
 def test_hloc_features_in_give_the_same_matches(run, work, tmp_path):
     run("export", work, "--hloc-features", tmp_path / "features.h5")
     other = tmp_path / "other"
-    assert run("import-hloc", tmp_path / "features.h5", "-o", other, "--features", "sift").code == 0
+    assert run("import-hloc", tmp_path / "features.h5", "-o", other, "--features", "linpoint").code == 0
     (other / "pairs.tsv").write_bytes((work / "pairs.tsv").read_bytes())
     assert run("match-pairs", other, "--workers", 1).code == 0
     with Workspace(work).matches() as ours, Workspace(other).matches() as theirs:
         assert ours.counts() == theirs.counts()
     wrong = run("import-hloc", tmp_path / "features.h5", "-o", tmp_path / "wrong", "--features", "superpoint")
-    assert wrong.code == 1 and "have 128 entries, expected 256" in wrong.err
+    assert wrong.code == 1 and "have 64 entries, expected 256" in wrong.err
 
 
 def test_reconstruct_prints_and_writes(run, scene, work, tmp_path):
@@ -127,7 +127,7 @@ def test_reconstruct_prints_and_writes(run, scene, work, tmp_path):
         (("reconstruct", "NOWHERE", "-o", "NEW"), "NOWHERE: no such folder"),
         (("reconstruct", "SCENE", "-o", "NEW", "--camera-model", "BOX"), "'BOX' is no camera model"),
         (("reconstruct", "SCENE", "-o", "NEW", "--intrinsics", "missing.txt"), "missing.txt: no such file"),
-        (("import-hloc", "NOWHERE", "-o", "NEW", "--features", "sift"), "NOWHERE: no such hloc file"),
+        (("import-hloc", "NOWHERE", "-o", "NEW", "--features", "linpoint"), "NOWHERE: no such hloc file"),
     ],
 )
 def test_refused_in_one_line(run, work, scene, tmp_path, monkeypatch, arguments, wanted):

@@ -192,7 +192,7 @@ def test_map_makes_the_model_of_the_stores(run, folder):
 def test_imported_features_are_used_as_they_are(run, folder):
     work, other = folder / "work", folder / "other"
     run("export", work, "--hloc-features", folder / "f.h5")
-    assert run("import-hloc", folder / "f.h5", "-o", other, "--features", "sift").code == 0
+    assert run("import-hloc", folder / "f.h5", "-o", other, "--features", "linpoint").code == 0
     with Workspace(other).features() as store:
         before = store.made_from()
     found = facts(run("reconstruct", folder / "images", "-o", other, "--workers", 1, *INTRINSICS, "--json"))
@@ -201,9 +201,10 @@ def test_imported_features_are_used_as_they_are(run, folder):
         assert store.made_from() == before and store.imported()
     refused(run("extract", folder / "images", "-o", other, *FEW), "holds imported features")
     refused(
-        run("reconstruct", folder / "images", "-o", other, "--features", "disk"), "--features is disk, expected sift"
+        run("reconstruct", folder / "images", "-o", other, "--features", "disk"),
+        "is disk, expected linpoint",
     )
-    refused(run("import-hloc", folder / "f.h5", "-o", work, "--features", "sift"), "holds extracted features")
+    refused(run("import-hloc", folder / "f.h5", "-o", work, "--features", "linpoint"), "holds extracted features")
     assert run("extract", folder / "images", "-o", other, *FEW, "--overwrite").code == 0
 
 

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from linglue import LinGlueError
+from linglue import LinGlueError, Matcher
 from linglue.localization.absolute_pose import ModelPoints, PoseConfig, estimate_pose
 from linglue.localization.localize import localize_queries, map_settings
 from linglue.localization.localizer import Localization, LocalizeConfig, Localizer
@@ -21,6 +21,11 @@ pycolmap = pytest.importorskip("pycolmap")
 VIEWS = render(5)
 QUERY, OTHERS = VIEWS[2], (*VIEWS[:2], *VIEWS[3:])
 CONFIG = LocalizeConfig(max_keypoints=KEYPOINTS)
+
+
+@pytest.fixture(scope="module")
+def matcher() -> Matcher:
+    return Matcher.from_pretrained("sift")
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The learned consensus: both images play the same part, any number of keypoints works, and it learns."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 
 from linglue.matching.nearest import find_candidates, nearest_k
 from linglue.matching.neighborhood import View
-from linglue.matching.voting import Voting, best_matches, log_partition
+from linglue.matching.voting import PACE, Voting, best_matches, log_partition
 from linglue.training.losses import voting_loss
 
 SIZE = torch.tensor([640.0, 480.0])
@@ -53,8 +54,8 @@ def test_log_partition_against_a_loop():
 @torch.no_grad()
 def test_swapping_the_images_swaps_the_result(network):
     view0, view1, x0, x1, *_ = make_pair(120)
-    pairs, scores = best_matches(network(view0, view1, x0, x1)[-1])
-    swapped, others = best_matches(network(view1, view0, x1, x0)[-1])
+    pairs, scores = best_matches(network(view0, view1, x0, x1)[-1], 0.0)
+    swapped, others = best_matches(network(view1, view0, x1, x0)[-1], 0.0)
     there = {tuple(pair): score for pair, score in zip(pairs.tolist(), scores.tolist(), strict=True)}
     back = {(i, j): score for (j, i), score in zip(swapped.tolist(), others.tolist(), strict=True)}
     assert there.keys() == back.keys() and len(there) > 60
@@ -114,3 +115,17 @@ def test_unrelated_images_get_lower_scores_than_related_ones(network):
     _, scores = best_matches(strong)
     assert torch.allclose(scores.max(), strong.scores().max() * strong.related().sigmoid(), atol=1e-6)
     assert len(best_matches(weak, least=0.01)[0]) == 0
+
+
+@torch.no_grad()
+def test_scores_are_lower_where_images_are_unlikely_to_be_related(network):
+    view0, view1, x0, x1, *_ = make_pair(100)
+    scored = network(view0, view1, x0, x1)[-1]
+    found = []
+    for bias in (5.0, -0.2):
+        network.pair.weight.zero_()
+        network.pair.bias.fill_(bias)
+        found.append(best_matches(scored, 0.0))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.allclose(found[1][1], found[0][1] / (1 + math.exp(0.2 * PACE)), atol=1e-6)
+    assert len(best_matches(scored, 0.9)[0]) < len(best_matches(scored, 0.0)[0])

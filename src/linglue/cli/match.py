@@ -211,7 +211,9 @@ def _features(
             raise LinGlueError(f"{mask}: masks go with images, {source} holds features already")
         features = _load(source, kind, options.hloc_dog, dim)
         if features.kind != kind:
-            raise LinGlueError(f"{source}: features are of kind {features.kind!r}, expected {kind!r}")
+            raise LinGlueError(
+                f"{source}: features are of kind {features.kind!r}, expected {kind!r} or --features {features.kind}"
+            )
         if dim not in (None, features.dim):
             raise LinGlueError(f"{source}: descriptors have {features.dim} entries, expected {dim} for this network")
     else:

@@ -35,6 +35,8 @@ OVERLAP = 128  # pixels that a tile sees beyond its own area
 BORDER = 4  # pixels at the rim of an image without keypoints: half of what a descriptor needs is missing there
 TIE = 1e-4  # difference of two pixels' heat under which they are equal
 FAINTEST = math.log(0.01 / 0.99)  # heat under which a maximum is noise: a probability of 1 %
+CELL = 8  # pixels: the texture of an image is judged in squares of this side and their neighbours
+FLAT = 3  # of 255 grey levels: squares with a smaller range have one colour, and a descriptor has nothing to tell
 
 
 class Maps(NamedTuple):
@@ -279,7 +281,8 @@ class LinPoint(Extractor):
         """The front-end's part of `extract`, at the size of `image`."""
         size = ImageSize(image.shape[1], image.shape[0])
         maps = self.net(to_tensor(image).to(self.device, memory_format=torch.channels_last))
-        keypoints, scores = detect(maps, 0, size, max_keypoints, mask)
+        where = textured(image) if mask is None else textured(image) & mask
+        keypoints, scores = detect(maps, 0, size, max_keypoints, where)
         number = torch.zeros(len(keypoints), dtype=torch.int64, device=self.device)
         return Features(
             keypoints=keypoints.cpu().numpy(),
@@ -293,6 +296,16 @@ class LinPoint(Extractor):
 def to_tensor(image: Image) -> Tensor:
     """(H, W, 3) RGB → (1, 1, H, W) grey in [0, 1]."""
     return torch.from_numpy(to_grey(image)).float()[None, None] / 255
+
+
+def textured(image: Image) -> Mask:
+    """Where an image (H, W, 3) has any texture, (H, W) bool; elsewhere only its borders could attract keypoints."""
+    grey = to_tensor(image)
+    lightest = F.max_pool2d(grey, CELL, ceil_mode=True)  # (1, 1, H/8, W/8)
+    darkest = -F.max_pool2d(-grey, CELL, ceil_mode=True)
+    around = F.max_pool2d(lightest, 3, 1, 1) + F.max_pool2d(-darkest, 3, 1, 1)
+    cells = (around >= FLAT / 255)[0, 0].numpy()
+    return cells.repeat(CELL, axis=0).repeat(CELL, axis=1)[: image.shape[0], : image.shape[1]]
 
 
 def fused(net: LinPointNet) -> LinPointNet:

@@ -12,7 +12,7 @@ from linglue.errors import LinGlueError
 if TYPE_CHECKING:
     from linglue.features.base import Extractor
 
-DEFAULT_FEATURES = "sift"  # the front-end of every command and function that is not told another
+DEFAULT_FEATURES = "linpoint"  # the front-end of every command and function that is not told another
 MAX_KEYPOINTS = 4096  # defaults of extraction, in Python and on the command line
 RESIZE = 1600  # longer side in pixels
 

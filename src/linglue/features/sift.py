@@ -1,4 +1,4 @@
-"""SIFT by OpenCV with RootSIFT descriptors: the licence-clean default."""
+"""SIFT by OpenCV with RootSIFT descriptors: exact positions, any rotation."""
 
 from __future__ import annotations
 

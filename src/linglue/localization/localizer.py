@@ -97,7 +97,7 @@ class Localizer:
             config: how images are localized.
 
         Example:
-            localizer = Localizer.from_work("WORK", Matcher.from_pretrained("sift"))
+            localizer = Localizer.from_work("WORK", Matcher.from_pretrained())
         """
         work = Workspace(Path(folder))
         check_map(work)

@@ -21,6 +21,19 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
+from linglue.matching.motion import (
+    EDGE,
+    GEOMETRY,
+    LOCAL,
+    TINY,
+    WHOLE,
+    Side,
+    describe_voters,
+    ends_of,
+    local_motion,
+    rigid_motion,
+    whole_motion,
+)
 from linglue.matching.nearest import (
     SIDE,
     Candidates,
@@ -32,11 +45,12 @@ from linglue.matching.nearest import (
 )
 from linglue.matching.neighborhood import View
 
-PRIOR = 3  # numbers that the second look knows from the first
-EDGE = 13  # numbers that describe a voter as seen from a candidate
-FIT = 9  # numbers that describe a candidate against the motion of its voters and of the whole image
-TINY = 1e-6
-MIN_SCORE = 0.01  # for pose estimation; 0.003 for many matches, 0.3 for sure ones
+CHOICE = 3  # numbers that the second look knows from the first: the logit, whether there was one, and whether it won
+PRIOR = CHOICE + GEOMETRY  # and what the geometry of the winners says
+UNLIKELY = 0.02  # winners of the first look that score less do not count for the geometry
+POWERS = (1, 2, 4)  # of scores, whose sums tell related images from unrelated ones: many matches, and sure ones
+PACE = 10.0  # by how much faster than others the weights of these sums learn: few pairs are unrelated
+MIN_SCORE = 0.1  # for pose estimation
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,7 @@ class Scored:
 
     logits: list[Tensor]  # (E,) per round
     candidates: Candidates
-    pair: nn.Linear | None = None  # log(1 + sum of the scores) → logit that the images show the same thing at all
+    pair: nn.Linear | None = None  # log(1 + sums of powers of scores) → logit that the images show the same thing
 
     def log_probabilities(self, number: int = -1) -> tuple[Tensor, Tensor]:
         """(E,) log-probability that the candidate is the partner, seen from image 0 and from image 1."""
@@ -80,7 +94,8 @@ class Scored:
         """() logit that the images show the same thing at all, from all scores together."""
         if self.pair is None:
             return self.logits[-1].new_tensor(torch.inf)
-        return self.pair(self.scores().sum().detach().log1p()[None])[0]
+        scores = self.scores().detach()  # (E,)
+        return PACE * self.pair(torch.stack([scores.pow(power).sum() for power in POWERS]).log1p())[0]
 
 
 def log_partition(logits: Tensor, owner: Tensor, count: int) -> Tensor:
@@ -88,20 +103,6 @@ def log_partition(logits: Tensor, owner: Tensor, count: int) -> Tensor:
     top = logits.new_zeros(count).scatter_reduce(0, owner, logits.detach(), "amax")  # at least 0
     total = torch.zeros_like(top).index_add(0, owner, (logits - top[owner]).exp())
     return top + (total + (-top).exp()).log()
-
-
-@dataclass(frozen=True, eq=False)
-class _Side:
-    """The voters of one image's keypoints, and what does not change from round to round."""
-
-    owner: Tensor  # (E,) the candidate's keypoint in this image
-    voters: Tensor  # (N, K) rows of the list of voters
-    valid: Tensor  # (N, K) bool: is there such a voter, other than the keypoint's own match?
-    offset: Tensor  # (N, K, 2) from the keypoint to the voter, in this image
-    away: Tensor  # (N, K, 2) where the voter's partner is in the other image
-    fits: Tensor  # (E, K, kernels) in which ways a voter fits the candidate
-    kernel: Tensor  # (N, K) weight of a voter by its distance, 1 next to the keypoint
-    place: Tensor  # (E, 2) the candidate's keypoint in the other image
 
 
 class Voting(nn.Module):
@@ -117,9 +118,9 @@ class Voting(nn.Module):
         super().__init__()
         self.config = config or VotingConfig()
         self.looks = nn.ModuleList(_Look(self.config) for _ in range(2))
-        self.pair = nn.Linear(1, 1)
-        nn.init.constant_(self.pair.weight, 3.0)  # half as likely as not at a sum of 20 scores, before it is trained
-        nn.init.constant_(self.pair.bias, -9.0)
+        self.pair = nn.Linear(len(POWERS), 1)
+        nn.init.constant_(self.pair.weight, 1 / PACE)  # as likely as not at 20 matches, before it is trained
+        nn.init.constant_(self.pair.bias, -9 / PACE)
 
     def forward(self, view0: View, view1: View, x0: Tensor, x1: Tensor) -> list[Scored]:
         """What both looks say.
@@ -139,7 +140,10 @@ class Voting(nn.Module):
         pairs, known = self._second_pairs(first, predicted, view0, view1, x0, x1)
         similarity = (x0[pairs[:, 0]] * x1[pairs[:, 1]]).sum(1)  # (E',)
         candidates = describe_candidates(pairs, similarity, there, back)
-        prior, winners = self._prior(first, known)
+        chosen = _winners(first)  # (K,)
+        prior, winners = self._prior(first, chosen, known)
+        likely = chosen[first.scores()[chosen] > UNLIKELY]
+        prior[:, CHOICE:] = rigid_motion(view0, view1, first.candidates.pairs[likely], pairs)
         second, _ = self.looks[1](view0, view1, candidates, winners, prior)
         return [first, replace(second, pair=self.pair)]
 
@@ -163,11 +167,11 @@ class Voting(nn.Module):
         return torch.stack([key // len(x1), key % len(x1)], dim=1), known
 
     @staticmethod
-    def _prior(first: Scored, known: Tensor) -> tuple[Tensor, Tensor]:
-        """What the first look said of each pair (E', PRIOR), and which of them it chose (E',)."""
+    def _prior(first: Scored, chosen: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+        """What the first look said of each pair (E', PRIOR), and which of them are among the chosen (E',)."""
         logit, old = first.logits[-1].detach(), known >= 0
         wins = torch.zeros_like(logit, dtype=torch.bool)
-        wins[_winners(first)] = True
+        wins[chosen] = True
         prior = logit.new_zeros(len(known), PRIOR)
         prior[:, 0] = torch.where(old, logit[known].clamp(-8, 8) / 4, 0)
         prior[:, 1] = old.float()
@@ -201,7 +205,7 @@ class _Look(nn.Module):
         if not len(voters):  # nobody votes where there is nothing to choose from
             return Scored([state[:, 0]] * len(self.rounds), candidates), None
         views = [view0, view1]
-        scene = _scene(views, candidates.pairs)
+        scene = ends_of(views, candidates.pairs)
         sides = [self._side(views[k], views[1 - k], candidates, voters, k) for k in (0, 1)]
         logits, predicted = [], []
         for layer in self.rounds:
@@ -209,7 +213,7 @@ class _Look(nn.Module):
             logits.append(logit)
         return Scored(logits, candidates), predicted
 
-    def _side(self, view: View, other: View, candidates: Candidates, voters: Tensor, side: int) -> _Side:
+    def _side(self, view: View, other: View, candidates: Candidates, voters: Tensor, side: int) -> Side:
         """Which voters each keypoint of `view` has, and how they look from its candidates."""
         # Unit: the longer side of the image, so that sizes and resolutions do not matter.
         points, partners = view.points / view.size.max(), other.points / other.size.max()
@@ -226,9 +230,9 @@ class _Look(nn.Module):
         spacing = (reach.sum(1) / valid.sum(1).clamp(min=1)).clamp(min=TINY)  # (N,)
         kernel = (-0.5 * (reach / spacing[:, None]).square()).exp() * valid
         away_from = away[owner] - place[:, None]  # (E, K, 2)
-        edges = _edges(offset, away_from, spacing, view, other, pairs, pairs[voters][chosen[owner]])
+        edges = describe_voters(offset, away_from, spacing, view, other, pairs, pairs[voters][chosen[owner]])
         fits = self.fits(edges)  # (E, K, kernels)
-        return _Side(owner, chosen, valid, offset, away, fits, kernel, place)
+        return Side(owner, chosen, valid, offset, away, fits, kernel, place)
 
     def _neighbours(self, points: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """(N, K) the nearest and some farther of the places (V, 2) of every point (N, 2), and which exist."""
@@ -249,127 +253,27 @@ class _Round(nn.Module):
         w = config.width
         self.weights = nn.Linear(w, config.kernels)
         self.belief = nn.Linear(w, 1)
-        self.votes = nn.Sequential(nn.Linear(config.kernels + FIT, w), nn.ReLU())
+        self.votes = nn.Sequential(nn.Linear(config.kernels + LOCAL + WHOLE, w), nn.ReLU())
         self.update = nn.Sequential(nn.LayerNorm(2 * w), nn.Linear(2 * w, 2 * w), nn.ReLU(), nn.Linear(2 * w, w))
         self.logit = nn.Sequential(nn.LayerNorm(w), nn.Linear(w, 1))
 
     def forward(
-        self, state: Tensor, voters: Tensor, sides: list[_Side], scene: Tensor
+        self, state: Tensor, voters: Tensor, sides: list[Side], scene: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """state (E, W), voters (V,) rows of it, scene (E, 4) → the next state, a logit (E,), predictions (N, 2)."""
         voices = state[voters]  # (V, W)
         weights = self.weights(voices).sigmoid()  # (V, kernels)
         belief = self.belief(voices).sigmoid()[:, 0]  # (V,)
-        whole = _whole(scene, voters, belief)  # (E, 3)
+        whole = whole_motion(scene, voters, belief.detach())  # (E, WHOLE)
         heard, predicted = [], []
         for side in sides:
             weight = (weights[side.voters] * side.valid[..., None])[side.owner]  # (E, K, kernels)
             votes = (side.fits * weight).mean(1)  # (E, kernels)
-            fit, place = _fit(side, belief, voters)
+            fit, place = local_motion(side, belief, voters)
             predicted.append(place)
             heard.append(self.votes(torch.cat([votes, fit, whole], dim=1)))  # (E, W)
         state = state + self.update(torch.cat([state, heard[0] + heard[1]], dim=1))
         return state, self.logit(state)[:, 0], predicted
-
-
-def _scene(views: list[View], pairs: Tensor) -> Tensor:
-    """(E, 4) both ends of every candidate, in units of the longer sides."""
-    return torch.cat([view.points[pairs[:, k]] / view.size.max() for k, view in enumerate(views)], dim=1)
-
-
-def _whole(scene: Tensor, voters: Tensor, belief: Tensor) -> Tensor:
-    """(E, 3) candidates against the motion of the whole image, as far as voters (V,) are believed (V,).
-
-    Ends of matches lie near a hyperplane of the four coordinates for distant cameras (affine epipolar geometry), near
-    a plane for flat scenes. So: distance along the two thinnest directions of the believed voters, and how thin.
-    """
-    weight = belief.detach() / (belief.detach().sum() + TINY)  # (V,)
-    ends = scene[voters]  # (V, 4)
-    centre = (weight[:, None] * ends).sum(0)  # (4,)
-    spread = ends - centre
-    covariance = (weight[:, None] * spread).T @ spread  # (4, 4)
-    variance, axes = torch.linalg.eigh(covariance.double())  # ascending
-    sigma = (variance.clamp(min=0) + 1e-5).sqrt().to(scene.dtype)  # (4,)
-    along = ((scene - centre) @ axes[:, :2].to(scene.dtype)).abs() / sigma[:2]  # (E, 2)
-    distance = (along + 0.05).log() / 3
-    return torch.cat([distance, (sigma[0] / sigma[3]).log().expand(len(scene), 1) / 3], dim=1)
-
-
-def _fit(side: _Side, belief: Tensor, voters: Tensor) -> tuple[Tensor, Tensor]:
-    """The similarity transform that the voters of a keypoint follow, weighted by belief.
-
-    Returns:
-        (E, FIT − 3) the candidates against it, and (N, 2) where it takes the keypoints.
-    """
-    weight = side.kernel * belief[side.voters] + TINY  # (N, K)
-    total = weight.sum(1, keepdim=True)  # (N, 1)
-    share = (weight / total)[..., None]  # (N, K, 1)
-    centre, goal = (share * side.offset).sum(1), (share * side.away).sum(1)  # (N, 2)
-    u, q = side.offset - centre[:, None], side.away - goal[:, None]  # (N, K, 2)
-    spread = (share * u.square()).sum((1, 2)) + TINY  # (N,)
-    # The similarity q = z · u in complex numbers, by least squares.
-    real = (share[..., 0] * (u * q).sum(2)).sum(1) / spread  # (N,)
-    imaginary = (share[..., 0] * (u[..., 0] * q[..., 1] - u[..., 1] * q[..., 0])).sum(1) / spread
-    moved = torch.stack(
-        [real * centre[:, 0] - imaginary * centre[:, 1], imaginary * centre[:, 0] + real * centre[:, 1]], dim=1
-    )
-    predicted = goal - moved  # (N, 2) the keypoint itself is at offset 0
-    size = ((share[..., 0] * q.square().sum(2)).sum(1) + TINY).sqrt()  # (N,) spread of the partners
-    effective = total[:, 0].square() / weight.square().sum(1)  # (N,)
-    residual = (side.place - predicted[side.owner]).norm(dim=1)  # (E,)
-    # The local scale and rotation against those of all believed voters.
-    length = (real.square() + imaginary.square() + TINY).sqrt()  # (N,)
-    scale, cosine, sine = length.log().clamp(-4, 4), real / length, imaginary / length
-    at = side.owner[voters]  # (V,)
-    trust = belief / (belief.sum() + TINY)  # (V,)
-    mean = (trust * scale[at]).sum()
-    cos0, sin0 = (trust * cosine[at]).sum(), (trust * sine[at]).sum()
-    per_keypoint = torch.stack(
-        [
-            effective.log() / 3,
-            (total[:, 0] + 0.01).log() / 3,
-            (scale - mean).abs() / 2,
-            cosine * cos0 + sine * sin0,
-        ],
-        dim=1,
-    )  # (N, 4)
-    own = torch.stack([(residual / size[side.owner] + 0.01).log() / 3, (residual + 1e-3).log() / 4], dim=1)  # (E, 2)
-    return torch.cat([own, per_keypoint[side.owner]], dim=1), predicted
-
-
-def _edges(u: Tensor, w: Tensor, spacing: Tensor, view: View, other: View, pairs: Tensor, voters: Tensor) -> Tensor:
-    """(E, K, EDGE) how voters look from candidates: u (N, K, 2) to the voter, w (E, K, 2) to its partner.
-
-    pairs (E, 2) and voters (E, K, 2) are keypoints of this and of the other image. Plane vectors are complex numbers
-    here: w / u is by how much the step to the voter is scaled and rotated between the images.
-    """
-    owner = pairs[:, 0]
-    square = u.square().sum(2) + TINY**2  # (N, K)
-    length = 0.5 * square.log()  # (N, K)
-    x, y = (u / square[..., None])[owner].unbind(2)  # (E, K)
-    wx, wy = w.unbind(2)
-    real, imaginary = x * wx + y * wy, x * wy - y * wx  # (E, K) of w / u
-    size = real.square() + imaginary.square() + TINY  # (E, K)
-    inverse = size.rsqrt()
-    cosine, sine = real * inverse, imaginary * inverse
-    ratio = (0.5 * size.log()).clamp(-4, 4)
-    relative = (length - spacing[:, None].log()).clamp(-3, 3)  # (N, K)
-    edges = ratio.new_zeros(*ratio.shape, EDGE)
-    edges[..., 0], edges[..., 1] = relative[owner], (length / 4).clamp(min=-3)[owner]
-    edges[..., 2] = edges[..., 1] + ratio / 4
-    edges[..., 3], edges[..., 4], edges[..., 5] = ratio, cosine, sine
-    edges[..., 6] = (size - 2 * real + 1).clamp(min=TINY, max=64).log() / 4  # how far w is from u itself
-    claims = (pairs[:, None], voters)  # what the candidate and what the voter claim by their own rotation and scale
-    if view.oris is not None and other.oris is not None:
-        for k, index in enumerate(claims):
-            angle = other.oris[index[..., 1]] - view.oris[index[..., 0]]
-            edges[..., 7 + 2 * k] = cosine * angle.cos() + sine * angle.sin()
-            edges[..., 8 + 2 * k] = sine * angle.cos() - cosine * angle.sin()
-    if view.scales is not None and other.scales is not None:
-        scale0, scale1 = (view.scales / view.size.max()).log(), (other.scales / other.size.max()).log()
-        for k, index in enumerate(claims):
-            edges[..., 11 + k] = (ratio - scale1[index[..., 1]] + scale0[index[..., 0]]).clamp(-4, 4)
-    return edges
 
 
 def _winners(scored: Scored) -> Tensor:
@@ -382,13 +286,12 @@ def _winners(scored: Scored) -> Tensor:
     return chosen[scores[chosen].argsort(descending=True, stable=True)]
 
 
-def best_matches(scored: Scored, least: float = 0.0) -> tuple[Tensor, Tensor]:
+def best_matches(scored: Scored, least: float = MIN_SCORE) -> tuple[Tensor, Tensor]:
     """One-to-one matches (K, 2) and scores (K,), best first: mutual maxima of the score, at least `least`.
 
     A score is the probability that the match is right: that the images show the same thing, times that it is then.
     """
-    related = scored.related().sigmoid()
     chosen = _winners(scored)
-    scores = scored.scores()[chosen] * related  # (K,)
+    scores = scored.scores()[chosen] * scored.related().sigmoid()  # (K,)
     keep = scores >= least
     return scored.candidates.pairs[chosen[keep]], scores[keep]

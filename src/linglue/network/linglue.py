@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from linglue.errors import LinGlueError
+from linglue.features.registry import DEFAULT_FEATURES
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import Selection, View, all_groups, select
@@ -70,7 +71,7 @@ class LinGlue(nn.Module):
         self.register_parameter("dustbin", nn.Parameter(torch.tensor(1.0)) if c.sinkhorn else None)
 
     @classmethod
-    def from_pretrained(cls, name: str = "sift", device: str = "cpu") -> LinGlue:
+    def from_pretrained(cls, name: str = DEFAULT_FEATURES, device: str = "cpu") -> LinGlue:
         """The network that comes with the package for the features of front-end `name`, in evaluation mode."""
         return cls.load(require_weights(name), device)
 
