@@ -142,10 +142,10 @@ def test_a_node_killed_in_the_middle_costs_nothing(cluster, engine, tmp_path):
         for number, name in enumerate(NAMES):
             features.put(name, name, Sift().extract(image[:, 20 * number : 20 * number + 400], 200))
         pairs = [(a, b) for a in NAMES for b in NAMES if a < b]
-        match_pairs(pairs, MatcherConfig(), features, here)
+        match_pairs(pairs, MatcherConfig(features="sift"), features, here)
         with MatchStore(tmp_path / "there.db") as there:
             killer = Killer(engine, cluster, node, after=4)
-            assert match_pairs(pairs, MatcherConfig(), features, there, killer).made == len(pairs)
+            assert match_pairs(pairs, MatcherConfig(features="sift"), features, there, killer).made == len(pairs)
             assert killer.killed
             for pair in pairs:
                 assert all(np.array_equal(a, b) for a, b in zip(here.get(*pair), there.get(*pair), strict=True))
