@@ -52,19 +52,21 @@ def _overhead(found: Mapping[str, Any], cores: int) -> str:
         for name in ("pool", "ray")
     ]
     cpu, wall = (f"{100 * (found[key] - 1):+.1f} %" for key in ("cpu_ratio", "wall_ratio"))
-    daemons = f"{100 * found['daemon_share']:.1f} %"
+    share = found.get("daemon_share")
+    whose = "all processes, Ray's own included," if share is None else "driver and workers"
+    daemons = "" if share is None else f" Ray's own processes use {100 * share:.0f} % of a core besides, idle or not."
     same = "identical" if found["identical"] else "NOT identical"
     return f"""## Ray beside the pool
 
 {found["pairs"]} pairs of {found["keypoints"]} keypoints (synthetic SIFT, median {found["matches"]:.0f} matches), two
 workers of one thread each on the same {cores} cores, engines in turns over {found["rounds"]} rounds, medians; from the
 end of the warm-up to the last result. The machine had other work to do (load {found["load_before"]:.0f} on {cores}
-cores), so CPU time of driver and workers is the figure to trust; time by the clock is not.
+cores), so CPU time of {whose} is the figure to trust; time by the clock is not.
 
 {_table(["engine", "pairs per second", "CPU ms per pair"], rows)}
 
 Ray against the pool: {cpu} CPU time per pair, {wall} time by the clock (medians of the ratios within rounds); matches
-{same}. Ray's own processes on a node use {daemons} of a core besides, however many pairs are matched.
+{same}.{daemons}
 """
 
 

@@ -214,3 +214,15 @@ def test_a_cluster_that_is_not_there_is_one_line(address, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(LinGlueError, match=f"--address is '{address}', expected HOST:PORT of a Ray cluster"):
         Ray(address=address).connect()
+
+
+def test_a_ray_that_does_not_start_is_one_line(monkeypatch):
+    def too_slow(*_, **__):
+        raise Exception("The current node timed out\nduring startup.")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", too_slow)
+    with pytest.raises(
+        LinGlueError, match=r"^Ray could not be started here \(The current node timed out during startup"
+    ):
+        Ray().connect()
