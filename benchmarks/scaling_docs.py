@@ -187,11 +187,12 @@ Mapping is the least certain line: extrapolated from {mappers["sizes"][-1]} imag
 
 ADVICE = """## What breaks first, and what to use then
 
-- **10,000 images**: nothing breaks. Matching is what the cluster is for; then you wait for the mapper.
+- **10,000 images**: nothing breaks. Matching is what the cluster is for; beyond the cores that one driver keeps busy
+  (above; the more pairs an image has, the more) further nodes do not help. Then you wait for the mapper.
 - **100,000 images**: the mapper. Cut the collection into overlapping parts, by position or by retrieval, reconstruct
   them by themselves (`--image-list`), each on a machine of its own, and merge the models (`colmap model_merger`).
   features.db is read by one process: keep WORK on a local SSD of the driver.
-- **1,000,000 images**: before the mapper, retrieval, which compares all with all and keeps every description in memory.
+- **1,000,000 images**: besides the mapper, retrieval, which compares all with all and keeps every description in memory.
   Use an approximate index (such as faiss, product quantisation) or positions, and give the pairs as a list
   (`--pairs list`); then the one driver and its two SQLite files: one driver per part of the collection, each with a
   WORK of its own.
