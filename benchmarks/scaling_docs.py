@@ -192,8 +192,8 @@ ADVICE = """## What breaks first, and what to use then
 - **100,000 images**: the mapper. Cut the collection into overlapping parts, by position or by retrieval, reconstruct
   them by themselves (`--image-list`), each on a machine of its own, and merge the models (`colmap model_merger`).
   features.db is read by one process: keep WORK on a local SSD of the driver.
-- **1,000,000 images**: besides the mapper, retrieval, which compares all with all and keeps every description in memory.
-  Use an approximate index (such as faiss, product quantisation) or positions, and give the pairs as a list
+- **1,000,000 images**: besides the mapper, retrieval, which compares all with all and keeps every description in
+  memory. Use an approximate index (such as faiss, product quantisation) or positions, and give the pairs as a list
   (`--pairs list`); then the one driver and its two SQLite files: one driver per part of the collection, each with a
   WORK of its own.
 """
