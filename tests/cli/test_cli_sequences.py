@@ -14,15 +14,24 @@ import pytest
 
 from linglue.cli import main
 from linglue.core.lock import LOCK
-from linglue.io.colmap.database import open_database, read_images
+from linglue.io.colmap.database import open_database, read_images, read_matches
 from linglue.io.hloc import list_hloc_images, load_hloc_features, load_hloc_matches
 from linglue.io.pair_list import read_pairs
 from linglue.sfm.current import current_state
+from linglue.sfm.map_stores import first_at_point, merge_points
 from linglue.sfm.workspace import Workspace
 
-STEPS = 14
-ALL_STEPS = ("add", "change", "delete", "extract", "settings", "kill", "pairs", "match", "import", "clean", "map")
-SETTINGS = (("--max-keypoints", 60), ("--max-keypoints", 90), ("--max-keypoints", 90, "--resize", 100))
+EXTRA = 4  # steps of a sequence beside one of every kind
+ALL_STEPS = (
+    *("add", "change", "delete", "extract", "settings", "pairs", "match", "import", "clean", "map"),
+    *("kill extract", "kill match", "kill map"),
+)
+SIFT = ("--features", "sift")
+SETTINGS = (
+    (*SIFT, "--max-keypoints", 60),
+    (*SIFT, "--max-keypoints", 90),
+    (*SIFT, "--max-keypoints", 90, "--resize", 100),
+)
 SOURCES = (("--pairs", "exhaustive"), ("--pairs", "sequential", "--overlap", 1, "--loop-every", 0))
 MATCHERS = ("mnn", "ratio")  # without a network: fast
 
@@ -68,24 +77,33 @@ class Folder:
         assert run("extract", self.images, "-o", self.work, *settings, "--workers", 1, *overwrite) == 0
         self.settings, self.imported = settings, False
 
-    def kill(self, settings: tuple[object, ...], rng: random.Random) -> None:
-        """Extract in a process that is killed while it works in the folder."""
-        command = [sys.executable, "-m", "linglue", "extract", self.images, "-o", self.work, *settings]
-        command += ["--workers", 1, "--quiet", *(["--overwrite"] if self.imported else [])]
-        process = subprocess.Popen([str(argument) for argument in command])
-        while process.poll() is None and not (self.work / LOCK).exists():
-            time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.2))
-        process.kill()
-        process.wait()
+    def kill(self, rng: random.Random) -> None:
+        """Extract in a process that is killed while it works in the folder; another finishes its work."""
+        settings = rng.choice(SETTINGS)
+        overwrite = ["--overwrite"] if self.imported else []
+        kill(self.work, rng, "extract", self.images, "-o", self.work, *settings, "--workers", 1, *overwrite)
         with Workspace(self.work).features() as features:  # it may have replaced imported ones
             self.imported = features.imported()
+        self.extract(settings)
 
     def reimport(self, scratch: Path) -> None:
         """Export the features and import them again, as another program's."""
         assert run("export", self.work, "--hloc-features", scratch / "own.h5") == 0
         assert run("import-hloc", scratch / "own.h5", "-o", self.work, "--features", "linpoint", "--overwrite") == 0
         self.imported = True
+
+
+def kill(work: Path, rng: random.Random, *arguments: object) -> None:
+    """Run a command in a process that is killed while it works in the folder; what it leaves can be read."""
+    (work / LOCK).unlink(missing_ok=True)  # of a process that was killed before
+    command = [sys.executable, "-m", "linglue", *arguments, "--quiet"]
+    process = subprocess.Popen([str(argument) for argument in command])
+    while process.poll() is None and not (work / LOCK).exists():
+        time.sleep(0.002)
+    time.sleep(rng.uniform(0, 0.2))
+    process.kill()
+    process.wait()
+    assert run("status", work) == 0
 
 
 def exported(work: Path, scratch: Path) -> tuple[dict, dict]:
@@ -114,58 +132,70 @@ def test_a_folder_gives_what_a_fresh_one_would(tmp_path, seed, capfd):
     scratch.mkdir()
     fresh = tmp_path / "fresh"
     matcher: str | None = None
-    for _ in range(STEPS):
-        step = rng.choice(ALL_STEPS)
+    expected = exported(folder.work, scratch)[0]
+    for step in sequence(rng):
+        pairs = (folder.work / "pairs.tsv").is_file()
         if step == "add":
             folder.add()
-        elif step in ("change", "delete"):
-            getattr(folder, step)(rng)
+        elif step in ("change", "delete", "kill extract"):
+            getattr(folder, step.split()[0])(rng)
         elif step == "extract":
             folder.extract(folder.settings)
         elif step == "settings":
             folder.extract(rng.choice(SETTINGS))
-        elif step == "kill":
-            settings = rng.choice(SETTINGS)
-            folder.kill(settings, rng)
-            assert run("status", folder.work) == 0  # what a killed run leaves can be read,
-            folder.extract(settings)  # and the next one finishes its work
         elif step == "pairs":
             assert run("pairs", folder.work, *rng.choice(SOURCES)) == 0
-        elif step == "match" and (folder.work / "pairs.tsv").is_file():
+        elif step in ("match", "kill match") and pairs:
             matcher = rng.choice(MATCHERS)
-            run("match-pairs", folder.work, "--workers", 1, "--matcher", matcher)
+            command = ("match-pairs", folder.work, "--workers", 1, "--matcher", matcher)
+            if step == "kill match":
+                kill(folder.work, rng, *command)
+            run(*command)
         elif step == "import":
             folder.reimport(scratch)
         elif step == "clean":
             assert run("clean", folder.work) == 0
-        elif step == "map":
+        elif step in ("map", "kill map"):
+            if step == "kill map" and (folder.work / "matches.db").is_file():
+                kill(folder.work, rng, "map", folder.work, "--camera-model", "PINHOLE")
             check_map(folder.work)
-        keypoints, matches = exported(folder.work, scratch)
-        if step in ("extract", "settings", "kill"):
+        if step in ("extract", "settings", "kill extract"):
             shutil.rmtree(fresh, ignore_errors=True)
             assert run("extract", folder.images, "-o", fresh, *folder.settings, "--workers", 1) == 0
-            assert keypoints == exported(fresh, scratch)[0]
+            expected = exported(fresh, scratch)[0]
+        keypoints, matches = exported(folder.work, scratch)
+        assert keypoints == expected, step
         check_matches(folder.work, fresh, scratch, keypoints, matches, matcher)
     capfd.readouterr()
+
+
+def sequence(rng: random.Random) -> list[str]:
+    """Every kind of step and some again, in any order, but matching must get something to match."""
+    steps = [*ALL_STEPS, *rng.choices(ALL_STEPS, k=EXTRA)]
+    rng.shuffle(steps)
+    return ["pairs", "match", *steps]
 
 
 def check_map(work: Path) -> None:
     """COLMAP's database holds the current images and matches; a plane need not give a model."""
     pytest.importorskip("pycolmap")
     space = Workspace(work)
+    code = run("map", work, "--camera-model", "PINHOLE")
     with space.features() as features, space.matches() as matches:
         state = current_state(space, features, matches)
-    code = run("map", work, "--camera-model", "PINHOLE")
-    if not state.matched:
+        first = {name: first_at_point(features.keypoints(name).keypoints) for name in state.counts}
+        expected = {(a, b): merge_points(matches.get(a, b)[0], first[a], first[b]) for a, b in state.matched}
+    if not expected:
         assert code == 1
         return
     with open_database(space.database) as database:
         images = read_images(database)
         assert set(images) == {name for name, count in state.counts.items() if count}
-        pairs = database.read_all_matches()
-        assert len(pairs[0] if isinstance(pairs, tuple) else pairs) <= len(state.matched)
         for name, image in images.items():
             assert database.num_keypoints_for_image(image.image_id) == state.counts[name]
+        assert database.num_matched_image_pairs() == sum(len(found) > 0 for found in expected.values())
+        for (a, b), found in expected.items():
+            assert sorted(read_matches(database, images[a], images[b]).tolist()) == sorted(found.tolist())
 
 
 def check_matches(work, fresh, scratch, keypoints, matches, matcher) -> None:

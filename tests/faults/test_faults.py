@@ -20,8 +20,8 @@ from linglue.core.progress import Verbosity
 
 CASES = [
     *all_cases(),
-    *((f"train train/{name}.toml", "") for name in TOML),
-    *((f"train-features train-features/{name}.toml", "") for name in FRONT_END_TOML),
+    *((f"train train/{name}.toml", says) for name, (_, says) in TOML.items()),
+    *((f"train-features train-features/{name}.toml", says) for name, (_, says) in FRONT_END_TOML.items()),
 ]
 IN_A_PROCESS = [*CASES[::40], *(case for case in CASES if "hostile" in case[0])]
 

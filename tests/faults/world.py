@@ -29,55 +29,91 @@ from rendered import render, write_images
 from rendered_map import intrinsics, write_map
 
 SMALL = ("--max-keypoints", "60", "--workers", "1", "--quiet")
-TOML = {  # files of `linglue train`: name to text
-    "no-toml": "output = ",
-    "unknown-entry": "outptu = 'run'",
-    "no-table": "data = 3",
-    "text-for-number": "[data]\npairs = 'many'",
-    "no-images": "[data]\nimages = '../missing'",
-    "empty-images": "[data]\nimages = '../empty'",
-    "few-images": "[data]\nimages = '../photos'",
-    "images-file": "[data]\nimages = '../photos/a.png'",
-    "pairs-0": "[data]\nimages = '../photos'\npairs = 0",
-    "negative-share": "[data]\nimages = '../photos'\nhomography = -1.0",
-    "no-share": "[data]\nimages = '../photos'\nhomography = 0.0\nparallax = 0.0",
-    "unrelated-1": "[data]\nimages = '../photos'\nunrelated = 1.0",
-    "nan-unrelated": "[data]\nimages = '../photos'\nunrelated = nan",
-    "front-end": "[data]\nimages = '../photos'\nfeatures = 'orb'",
-    "views-1": "[data]\nimages = '../photos'\nviews = 1",
-    "fewest": "[data]\nimages = '../photos'\nkeypoints = 64\nfewest_keypoints = 128",
-    "sfm-missing": "[data]\nimages = '../many'\n[data.sfm]\nshare = 1.0\nreconstructions = '../missing'",
-    "teacher-missing": "[data]\nimages = '../many'\n[data.teacher]\nshare = 1.0\nlabels = '../missing'",
-    "megadepth-missing": "[data]\nimages = '../many'\n[data.megadepth]\nshare = 1.0\nroot = '../missing'",
-    "preset": "[data]\nimages = '../photos'\n[network]\npreset = 'huge'",
-    "start-missing": "[data]\nimages = '../many'\n[network]\nstart = '../missing.safetensors'",
-    "start-text": "[data]\nimages = '../many'\n[network]\nstart = '../text.safetensors'",
-    "start-kind": "[data]\nimages = '../many'\n[network]\nstart = '../kind.safetensors'",
-    "rate-nan": "[data]\nimages = '../photos'\n[optimiser]\nrate = nan",
-    "rate-negative": "[data]\nimages = '../photos'\n[optimiser]\nrate = -1.0",
-    "rate-inf": "[data]\nimages = '../photos'\n[optimiser]\nrate = inf",
-    "steps-0": "[data]\nimages = '../photos'\n[optimiser]\nsteps = 0",
-    "batch-parts": "[data]\nimages = '../photos'\n[optimiser]\nbatch = 8\naccumulate = 3",
-    "loss": "[data]\nimages = '../photos'\n[optimiser]\nloss = 'mse'",
-    "transport": "[data]\nimages = '../photos'\n[optimiser]\nloss = 'transport'",
-    "date": "output = 2020-01-01",
-    "output-file": "output = '../notes.txt'\n[data]\nimages = '../many'",
+TOML = {  # files of `linglue train` by name: text, and what the one line must say
+    "no-toml": ("output = ", "not a TOML file"),
+    "unknown-entry": ("outptu = 'run'", "unknown entry outptu"),
+    "no-table": ("data = 3", "data is 3"),
+    "text-for-number": ("[data]\npairs = 'many'", "data.pairs is 'many'"),
+    "no-images": ("[data]\nimages = '../missing'", "missing: holds no images"),
+    "empty-images": ("[data]\nimages = '../empty'", "empty: holds no images"),
+    "few-images": ("[data]\nimages = '../photos'", "3 images, too few"),
+    "images-file": ("[data]\nimages = '../photos/a.png'", "photos/a.png: holds no images"),
+    "pairs-0": ("[data]\nimages = '../photos'\npairs = 0", "data.pairs is 0"),
+    "negative-share": ("[data]\nimages = '../photos'\nhomography = -1.0", "data.homography is -1"),
+    "no-share": (
+        "[data]\nimages = '../photos'\nhomography = 0.0\nparallax = 0.0",
+        "no-share.toml: data.homography and data.parallax are both 0",
+    ),
+    "unrelated-1": ("[data]\nimages = '../photos'\nunrelated = 1.0", "data.unrelated is 1.0"),
+    "nan-unrelated": ("[data]\nimages = '../photos'\nunrelated = nan", "data.unrelated is nan"),
+    "front-end": ("[data]\nimages = '../many'\nfeatures = 'orb'", "orb"),
+    "views-1": ("[data]\nimages = '../photos'\nviews = 1", "data.views is 1"),
+    "fewest": (
+        "[data]\nimages = '../photos'\nkeypoints = 64\nfewest_keypoints = 128",
+        "fewest.toml: data.fewest_keypoints is 128",
+    ),
+    "sfm-missing": (
+        "[data]\nimages = '../many'\n[data.sfm]\nshare = 1.0\nreconstructions = '../missing'",
+        "missing: no such folder",
+    ),
+    "teacher-missing": (
+        "[data]\nimages = '../many'\n[data.teacher]\nshare = 1.0\nlabels = '../missing'",
+        "missing: no such folder",
+    ),
+    "megadepth-missing": (
+        "[data]\nimages = '../many'\n[data.megadepth]\nshare = 1.0\nroot = '../missing'",
+        "missing/scene_info: no such folder",
+    ),
+    "preset": ("[data]\nimages = '../photos'\n[network]\npreset = 'huge'", "preset.toml: preset is 'huge'"),
+    "start-missing": (
+        "[data]\nimages = '../many'\n[network]\nstart = '../missing.safetensors'",
+        "missing.safetensors: no such weights file",
+    ),
+    "start-text": (
+        "[data]\nimages = '../many'\n[network]\nstart = '../text.safetensors'",
+        "text.safetensors: not a safetensors file",
+    ),
+    "start-kind": (
+        "[data]\nimages = '../many'\n[network]\nstart = '../kind.safetensors'",
+        "kind.safetensors: a 'geo' network for 'superpoint'",
+    ),
+    "rate-nan": ("[data]\nimages = '../photos'\n[optimiser]\nrate = nan", "optimiser.rate is nan"),
+    "rate-negative": ("[data]\nimages = '../photos'\n[optimiser]\nrate = -1.0", "optimiser.rate is -1"),
+    "rate-inf": ("[data]\nimages = '../photos'\n[optimiser]\nrate = inf", "optimiser.rate is inf"),
+    "steps-0": ("[data]\nimages = '../photos'\n[optimiser]\nsteps = 0", "optimiser.steps is 0"),
+    "batch-parts": (
+        "[data]\nimages = '../photos'\n[optimiser]\nbatch = 8\naccumulate = 3",
+        "batch-parts.toml: optimiser.batch is 8",
+    ),
+    "loss": ("[data]\nimages = '../photos'\n[optimiser]\nloss = 'mse'", "optimiser.loss is 'mse'"),
+    "transport": (
+        "[data]\nimages = '../photos'\n[optimiser]\nloss = 'transport'",
+        "transport.toml: optimiser.loss is 'transport'",
+    ),
+    "date": ("output = 2020-01-01", "a date or time"),
+    "output-file": ("output = '../notes.txt'\n[data]\nimages = '../many'", "notes.txt: cannot be made a folder"),
 }
 FRONT_END_TOML = {  # files of `linglue train-features`
-    "unknown": "[lessons]\npictures = ['../photos']",
-    "missing": "[lessons]\nimages = ['../missing']",
-    "empty": "[lessons]\nimages = ['../empty']\nteacher = 'sift'",
-    "side": "[lessons]\nimages = ['../photos']\n[crops]\nside = 100",
-    "rate": "[lessons]\nimages = ['../photos']\n[learning]\nrate = nan",
-    "steps": "[lessons]\nimages = ['../photos']\n[learning]\nsteps = -5",
-    "decay": "[lessons]\nimages = ['../photos']\n[learning]\nweight_decay = -1.0",
-    "cooldown": "[lessons]\nimages = ['../photos']\n[learning]\ncooldown = -1",
-    "loss": "[lessons]\nimages = ['../photos']\n[losses]\ndescriptor = nan",
-    "held-out": "[lessons]\nimages = ['../photos']\nheld_out = 2.0",
-    "teacher": "[lessons]\nimages = ['../photos']\nteacher = 'orb'",
-    "teacher-weights": "[lessons]\nimages = ['../photos']\nteacher_weights = '../missing.pth'",
-    "start": "start = '../missing.safetensors'\n[lessons]\nimages = ['../photos']\nteacher = 'sift'",
-    "output": "output = '../notes.txt'\n[lessons]\nimages = ['../photos']\nteacher = 'sift'",
+    "unknown": ("[lessons]\npictures = ['../photos']", "unknown entry lessons.pictures"),
+    "missing": ("[lessons]\nimages = ['../missing']", "missing: no such folder"),
+    "empty": ("[lessons]\nimages = ['../empty']\nteacher = 'sift'", "0 images to learn from"),
+    "side": ("[lessons]\nimages = ['../photos']\n[crops]\nside = 100", "side.toml: crops.side is 100"),
+    "rate": ("[lessons]\nimages = ['../photos']\n[learning]\nrate = nan", "rate.toml: learning.rate is nan"),
+    "steps": ("[lessons]\nimages = ['../photos']\n[learning]\nsteps = -5", "learning.steps is -5"),
+    "decay": ("[lessons]\nimages = ['../photos']\n[learning]\nweight_decay = -1.0", "learning.weight_decay is -1.0"),
+    "cooldown": ("[lessons]\nimages = ['../photos']\n[learning]\ncooldown = -1", "learning.cooldown is -1"),
+    "loss": ("[lessons]\nimages = ['../photos']\n[losses]\nheat = nan", "losses.heat is nan"),
+    "held-out": ("[lessons]\nimages = ['../photos']\nheld_out = 2.0", "lessons.held_out is 2.0"),
+    "teacher": ("[lessons]\nimages = ['../many']\nteacher = 'orb'", "orb"),
+    "teacher-weights": ("[lessons]\nimages = ['../many']\nteacher_weights = '../missing.pth'", "missing.pth"),
+    "start": (
+        "start = '../missing.safetensors'\n[lessons]\nimages = ['../many']\nteacher = 'sift'",
+        "missing.safetensors",
+    ),
+    "output": (
+        "output = '../notes.txt'\n[lessons]\nimages = ['../photos']\nteacher = 'sift'",
+        "notes.txt: cannot be made a folder",
+    ),
 }
 
 
@@ -95,7 +131,7 @@ def build(folder: Path) -> None:
         _scenes()
         for place, texts in (("train", TOML), ("train-features", FRONT_END_TOML)):
             Path(place).mkdir()
-            for name, text in texts.items():
+            for name, (text, _) in texts.items():
                 Path(place, f"{name}.toml").write_text(text + "\n")
     finally:
         os.chdir(previous)
@@ -118,9 +154,10 @@ def _images() -> Features:
 
 
 def _bad_images() -> None:
-    for folder in ("empty", "only-text", "masks", "loop", "unusable", "folder.npz", "folder.png", "project"):
+    for folder in ("empty", "only-text", "masks", "loop", "unusable", "folder.npz", "folder.png", "project", "demo"):
         Path(folder).mkdir()
     Path("notes.txt").write_text("mine\n")
+    Path("demo/demo.png").write_text("mine\n")
     Path("only-text/notes.txt").write_text("mine\n")
     Path("empty.png").write_bytes(b"")
     Path("text.png").write_text("no picture\n" * 50)

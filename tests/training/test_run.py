@@ -74,6 +74,17 @@ def test_a_damaged_checkpoint_is_noticed_before_the_first_pair(config):
     assert [p.name for p in config.output.iterdir()] == ["checkpoint.pt"]
 
 
+@pytest.mark.parametrize("name", ["log.csv", "log.png", "sift.safetensors"])
+def test_files_of_others_are_not_replaced(config, name):
+    config.output.mkdir()
+    (config.output / name).write_text("mine\n")
+    with pytest.raises(LinGlueError, match=f"{name}: was not made by this training, expected another output"):
+        train(config)
+    assert (config.output / name).read_text() == "mine\n" and len(list(config.output.iterdir())) == 1
+    (config.output / "log.csv").write_text("step,loss\n0,1\n")  # of a run that was killed before its first checkpoint
+    check(config)
+
+
 def test_a_batch_must_fit_the_processes(config, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(LinGlueError, match=r"batch is 2, expected a multiple of .* \(3 x 1\)"):

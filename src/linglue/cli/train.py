@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Do what `linglue train` was asked for, and report it."""
     config = read_config(options.config)
+    common.check_folder(config.output)
     report = common.Report(options.json)
     weights = train(config, common.engine(options, "cpu", config.data.workers))
     report.line(f"weights: {weights}", weights=str(weights))

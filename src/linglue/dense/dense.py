@@ -18,7 +18,7 @@ from linglue.dense.sweep import DepthMap, plane_depths, sweep
 from linglue.dense.views import StereoView, stereo_views
 from linglue.errors import LinGlueError
 from linglue.io.ply import Cloud, write_ply
-from linglue.sfm.export_model import export_undistorted
+from linglue.sfm.export_model import check_images, export_undistorted
 from linglue.sfm.workspace import Workspace
 
 Stereo = Literal["sweep", "colmap"]
@@ -100,9 +100,10 @@ def _undistorted(work: Workspace) -> Path:
     folder = work.dense / model
     if not work.is_made(folder, model):
         work.check_free([folder], expected="that it is moved away")
-        work.remove([folder])
         with work.features() as features:
             paths = features.paths()
+        check_images(work.model, paths)
+        work.remove([folder])
         work.dense.mkdir(exist_ok=True)
         with work.making(folder, model):
             export_undistorted(work.model, paths, folder)

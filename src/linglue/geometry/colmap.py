@@ -29,9 +29,9 @@ SIFT_DIM = 128
 
 
 def quiet_pycolmap(purpose: str) -> ModuleType:
-    """pycolmap, silent but for errors; `purpose` begins the complaint when it is not installed."""
+    """pycolmap, silent: its errors are exceptions, too. `purpose` begins the complaint when it is not installed."""
     pycolmap = need("pycolmap", purpose)
-    pycolmap.logging.minloglevel = pycolmap.logging.ERROR.value
+    pycolmap.logging.minloglevel = pycolmap.logging.FATAL.value
     return pycolmap
 
 

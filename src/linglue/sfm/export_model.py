@@ -68,10 +68,7 @@ def export_undistorted(model: Path, images: Mapping[str, Path], target: Path) ->
     Returns:
         the number of images.
     """
-    names = registered_names(read_model(model))
-    missing = [name for name in names if name not in images or not images[name].is_file()]
-    if missing:
-        raise LinGlueError(f"{model}: {len(missing)} of its images are not found, e.g. {missing[0]}, expected --images")
+    names = check_images(model, images)
     with new_folder(target) as partial:
         for name in names:
             _link_upright(images[name], partial / UPRIGHT / name)
@@ -88,6 +85,20 @@ def export_undistorted(model: Path, images: Mapping[str, Path], target: Path) ->
         text = json.dumps(_transforms(undistorted), indent=1, ensure_ascii=False)
         (partial / "transforms.json").write_text(text + "\n", encoding="utf-8")
     return len(names)
+
+
+def check_images(model: Path, images: Mapping[str, Path]) -> list[str]:
+    """The names of the images of a model, refused where any file is missing.
+
+    Args:
+        model: its folder.
+        images: files by name.
+    """
+    names = registered_names(read_model(model))
+    missing = [name for name in names if name not in images or not images[name].is_file()]
+    if missing:
+        raise LinGlueError(f"{model}: {len(missing)} of its images are not found, e.g. {missing[0]}, expected --images")
+    return names
 
 
 def _cloud(model: pycolmap.Reconstruction) -> Cloud:

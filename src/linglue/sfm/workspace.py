@@ -206,10 +206,17 @@ class Workspace:
             made_from: its fingerprint.
             changes: other programs may change the file later: its size is no sign of damage.
         """
-        notes = self.notes()
+        there, notes = self.record.exists(), self.notes()
+        known = self._key(path) in notes["made"]
         notes["made"][self._key(path)] = {"made_from": None}
         self._write_notes(notes)
-        yield
+        try:
+            yield
+        except LinGlueError:  # nothing was written
+            if not known:
+                del notes["made"][self._key(path)]
+                self._write_notes(notes) if there else self.record.unlink()
+            raise
         notes["made"][self._key(path)] = {"made_from": made_from, "bytes": None if changes else _sizes(path)}
         self._write_notes(notes)
 

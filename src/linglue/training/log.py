@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from linglue.core.atomic import atomic_path
+from linglue.errors import LinGlueError
+
+_BEGIN = b"step,"  # of every log of ours
+
+
+def check_output(folder: Path, weights: Path, checkpoint: Path) -> None:
+    """Refuse a folder in which files of others have the names of ours, before anything is made.
+
+    Args:
+        folder: the run's output.
+        weights: where its weights will be.
+        checkpoint: where its checkpoint is, if it began before.
+    """
+    log, picture = folder / "log.csv", folder / "log.png"
+    begun = checkpoint.is_file() or (log.is_file() and log.read_bytes().startswith(_BEGIN))
+    for path in (log, picture, weights):
+        if not begun and os.path.lexists(path):
+            raise LinGlueError(f"{path}: was not made by this training, expected another output")
 
 
 def log_row(folder: Path, row: Mapping[str, float]) -> None:

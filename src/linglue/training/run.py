@@ -18,6 +18,7 @@ from linglue.training.cache.store import FeatureCache
 from linglue.training.checkpoint import checkpoint_path, read_checkpoint
 from linglue.training.config import RunConfig
 from linglue.training.data import prepare_data, split_images
+from linglue.training.log import check_output
 from linglue.training.trainer import Trainer, given_network, run_settings
 
 
@@ -49,7 +50,9 @@ def check(config: RunConfig) -> None:
     split_images(config.data)
     extractor = make_extractor(config.data.features, config.data.extractor_weights)
     given_network(config, extractor.kind, extractor.dim)
-    read_checkpoint(checkpoint_path(config.output), run_settings(config))
+    checkpoint = checkpoint_path(config.output)
+    read_checkpoint(checkpoint, run_settings(config))
+    check_output(config.output, config.output / f"{extractor.kind}.safetensors", checkpoint)
 
 
 def _make_pairs(config: RunConfig, engine: Engine | None) -> tuple[FeatureCache, dict[str, FeatureCache]]:

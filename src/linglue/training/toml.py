@@ -76,6 +76,8 @@ def _line(error: ValidationError, kind: type) -> str:
         return f"unknown entry {name}, expected {', '.join(_known(kind, where[:-1]))}"
     if reason in ("dataclass_type", "dataclass_exact_type"):
         return f"{name} is {first['input']!r}, expected a table [{name}]"
+    if reason == "value_error":  # ours: it says all
+        return str(first["ctx"]["error"])
     words = WORDS.get(reason) or first["msg"].removeprefix("Input should be ").replace("'", "")
     return f"{name} is {first['input']!r}, expected {words}"
 

@@ -72,6 +72,8 @@ class FrontEndConfig:
         for name in ("steps", "batch", "points"):
             _check(f"learning.{name}", getattr(learning, name), getattr(learning, name) >= 1, "at least 1")
         _check("learning.rate", learning.rate, 0 < learning.rate < 1, "a number between 0 and 1")
+        for name in ("warmup", "cooldown", "weight_decay", "seed"):
+            _check(f"learning.{name}", getattr(learning, name), getattr(learning, name) >= 0, "at least 0")
         _check("learning.clip", learning.clip, learning.clip > 0, "more than 0")
         _check("learning.average", learning.average, 0 <= learning.average < 1, "at least 0 and below 1")
         _check("real.share", self.real.share, 0 <= self.real.share < 1, "at least 0 and below 1")

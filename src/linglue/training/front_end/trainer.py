@@ -33,7 +33,7 @@ from linglue.training.front_end.lessons import LONGER_SIDE, Lesson, Lessons
 from linglue.training.front_end.objective import Batch, Objective, collate
 from linglue.training.front_end.real_pairs import RealPairs
 from linglue.training.front_end.validation import Scores, make_validation, validate
-from linglue.training.log import log_row
+from linglue.training.log import check_output, log_row
 from linglue.training.optimisation import averaged, schedule
 from linglue.training.sources.interface import ImagePair
 from linglue.types import IndexArray
@@ -97,6 +97,7 @@ class Trainer:
         self.step, self.seconds, self.best = 0, 0.0, -1.0
         self.lessons = Lessons(config.lessons.folder, train, teacher_sha256(config.lessons), config.lessons.keypoints)
         self.real = RealPairs(config.real, self.lessons)
+        check_output(config.output, self.weights, checkpoint_path(config.output))
         self._resume()
         self.rate = schedule(self.optimiser, config.learning.rate, partial(learning_rate, config.learning), self.step)
         config.output.mkdir(parents=True, exist_ok=True)
