@@ -25,6 +25,7 @@ from scipy.spatial import cKDTree
 from linglue.dense.dense import DenseConfig, densify
 from linglue.geometry.colmap import quiet_pycolmap
 from linglue.io.ply import Cloud
+from linglue.matcher import MatcherConfig
 from linglue.sfm.extract import ExtractConfig
 from linglue.sfm.reconstruct import ReconstructConfig, reconstruct
 from linglue.sfm.sparse_model import read_model
@@ -49,14 +50,18 @@ def measured(found: dict[str, Any]) -> Iterator[None]:
     found |= {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu, "peak_mb": peak}
 
 
+def _sift(**extract: Any) -> ReconstructConfig:
+    """SIFT and our network for it."""
+    return ReconstructConfig(ExtractConfig("sift", **extract), matcher=MatcherConfig(features="sift"), pictures=False)
+
+
 def measure_room() -> dict[str, Any]:
     """How much of the true surface is found, and how much of what is found is true."""
     views, found = render(IMAGES), {"images": IMAGES}
     with tempfile.TemporaryDirectory() as folder:
         work = Workspace(Path(folder) / "work")
         write_images(Path(folder) / "images", views)
-        config = ReconstructConfig(ExtractConfig("sift", max_keypoints=2000, resize=None), pictures=False)
-        reconstruct(Path(folder) / "images", work, config)
+        reconstruct(Path(folder) / "images", work, _sift(max_keypoints=2000, resize=None))
         with measured(found):
             cloud = densify(work, Path(folder) / "points.ply", DenseConfig(longer_side=max(SIZE)))
         points = _aligned(work, cloud)
@@ -98,7 +103,7 @@ def measure_images(images: Path, work: Path, longer_side: int, picture: Path | N
     """A sparse model of a folder of images, and the time, memory and number of its dense points."""
     found: dict[str, Any] = {"name": images.parent.name if images.name == "images" else images.name}
     space = Workspace(work)
-    reconstruct(images, space, ReconstructConfig(ExtractConfig("sift"), pictures=False))
+    reconstruct(images, space, _sift())
     with measured(found):
         cloud = densify(space, work / "points.ply", DenseConfig(longer_side=longer_side))
     model = read_model(space.model)

@@ -85,32 +85,39 @@ class Timed:
     engine: Engine
     results: int = 0
     seconds: float = 0.0
-    cpu: float = 0.0  # of this process and all below it
+    cpu: float = 0.0  # of this process and its workers
+    daemons: float = 0.0  # CPU time of Ray's own processes, which also run while nothing happens
 
     @property
     def threads(self) -> int:
         return self.engine.threads
 
     def run(self, make: Make, tasks: Sequence[Any], inputs: Any = None) -> Iterator[tuple[Any, Any]]:
-        start, cpu = 0.0, 0.0
+        start, cpu, daemons = 0.0, 0.0, 0.0
         for number, result in enumerate(self.engine.run(make, tasks, inputs)):
             yield result
             if number == WARM_UP:
-                start, cpu = time.perf_counter(), _cpu_seconds()
+                start, (cpu, daemons) = time.perf_counter(), _cpu_seconds()
             if number == len(tasks) - 1:  # before the workers are gone
-                self.seconds += time.perf_counter() - start
-                self.cpu += _cpu_seconds() - cpu
-                self.results += number - WARM_UP
+                self.seconds = time.perf_counter() - start
+                now = _cpu_seconds()
+                self.cpu, self.daemons = now[0] - cpu, now[1] - daemons
+                self.results = number - WARM_UP
 
 
-def _cpu_seconds() -> float:
-    times = []
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+def _cpu_seconds() -> tuple[float, float]:
+    """Of this process and its workers, and of Ray's daemons: all that is below this process and no worker."""
+    work, daemons = sum(psutil.Process().cpu_times()[:2]), 0.0
+    for process in psutil.Process().children(recursive=True):
         try:
-            times.append(sum(process.cpu_times()[:2]))
+            seconds, title = sum(process.cpu_times()[:2]), " ".join(process.cmdline())
         except psutil.Error:  # it has ended
             continue
-    return sum(times)
+        if any(name in title for name in ("ray::_work_on", "ray::IDLE", "multiprocessing")):
+            work += seconds
+        else:
+            daemons += seconds
+    return work, daemons
 
 
 def measure_overhead(pairs: int = 500, keypoints: int = 2048, rounds: int = 4) -> dict[str, Any]:
@@ -118,6 +125,7 @@ def measure_overhead(pairs: int = 500, keypoints: int = 2048, rounds: int = 4) -
     images, found = pairs // 10 + 10, {"pool": Timed(Pool(WORKERS)), "ray": Timed(Ray(WORKERS))}
     wall: dict[str, list[float]] = {name: [] for name in found}
     cpu: dict[str, list[float]] = {name: [] for name in found}
+    daemons: list[float] = []
     same = True
     with tempfile.TemporaryDirectory() as folder, FeatureStore(Path(folder) / "f.db") as features:
         for number in range(images):
@@ -132,6 +140,8 @@ def measure_overhead(pairs: int = 500, keypoints: int = 2048, rounds: int = 4) -
                     indices = {pair: store.get(*pair)[0] for pair in chosen}
                 wall[name].append(timed.seconds / timed.results)
                 cpu[name].append(timed.cpu / timed.results)
+                if name == "ray":
+                    daemons.append(timed.daemons / timed.seconds)
                 same &= all(np.array_equal(v, indices[k]) for k, v in kept.items() if k in indices)
                 kept = {**kept, **indices}
     return {
@@ -142,6 +152,7 @@ def measure_overhead(pairs: int = 500, keypoints: int = 2048, rounds: int = 4) -
         "identical": bool(same),
         "pairs_per_second": {name: 1 / statistics.median(values) for name, values in wall.items()},
         "cpu_seconds_per_pair": {name: statistics.median(values) for name, values in cpu.items()},
+        "daemon_share": statistics.median(daemons),
         "wall_ratio": statistics.median(r / p for p, r in zip(wall["pool"], wall["ray"], strict=True)),
         "cpu_ratio": statistics.median(r / p for p, r in zip(cpu["pool"], cpu["ray"], strict=True)),
     }
@@ -192,7 +203,7 @@ def _own_memory(process: psutil.Process) -> float:
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon:")), 0.0)
 
 
-def simulate_run(images: int = 10_000, each: int = 2, keypoints: int = 2048) -> dict[str, Any]:
+def simulate_run(images: int = 10_000, each: int = 1, keypoints: int = 2048) -> dict[str, Any]:
     """Matching of many images by Ray, with a matcher that takes no time: time and memory of driver and workers."""
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:

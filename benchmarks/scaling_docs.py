@@ -52,18 +52,21 @@ def _overhead(found: Mapping[str, Any], cores: int) -> str:
         for name in ("pool", "ray")
     ]
     cpu, wall = (f"{100 * (found[key] - 1):+.1f} %" for key in ("cpu_ratio", "wall_ratio"))
+    share = found.get("daemon_share")
+    whose = "all processes, Ray's own included," if share is None else "driver and workers"
+    daemons = "" if share is None else f" Ray's own processes use {100 * share:.0f} % of a core besides, idle or not."
     same = "identical" if found["identical"] else "NOT identical"
     return f"""## Ray beside the pool
 
 {found["pairs"]} pairs of {found["keypoints"]} keypoints (synthetic SIFT, median {found["matches"]:.0f} matches), two
 workers of one thread each on the same {cores} cores, engines in turns over {found["rounds"]} rounds, medians; from the
 end of the warm-up to the last result. The machine had other work to do (load {found["load_before"]:.0f} on {cores}
-cores), so CPU time, over all processes of an engine, is the figure to trust; time by the clock is not.
+cores), so CPU time of {whose} is the figure to trust; time by the clock is not.
 
 {_table(["engine", "pairs per second", "CPU ms per pair"], rows)}
 
 Ray against the pool: {cpu} CPU time per pair, {wall} time by the clock (medians of the ratios within rounds); matches
-{same}.
+{same}.{daemons}
 """
 
 
@@ -184,12 +187,13 @@ Mapping is the least certain line: extrapolated from {mappers["sizes"][-1]} imag
 
 ADVICE = """## What breaks first, and what to use then
 
-- **10,000 images**: nothing breaks. Matching is what the cluster is for; then you wait for the mapper.
+- **10,000 images**: nothing breaks. Matching is what the cluster is for; beyond the cores that one driver keeps busy
+  (above; the more pairs an image has, the more) further nodes do not help. Then you wait for the mapper.
 - **100,000 images**: the mapper. Cut the collection into overlapping parts, by position or by retrieval, reconstruct
   them by themselves (`--image-list`), each on a machine of its own, and merge the models (`colmap model_merger`).
   features.db is read by one process: keep WORK on a local SSD of the driver.
-- **1,000,000 images**: before the mapper, retrieval, which compares all with all and keeps every description in memory.
-  Use an approximate index (such as faiss, product quantisation) or positions, and give the pairs as a list
+- **1,000,000 images**: besides the mapper, retrieval, which compares all with all and keeps every description in
+  memory. Use an approximate index (such as faiss, product quantisation) or positions, and give the pairs as a list
   (`--pairs list`); then the one driver and its two SQLite files: one driver per part of the collection, each with a
   WORK of its own.
 """

@@ -142,10 +142,10 @@ def test_a_node_killed_in_the_middle_costs_nothing(cluster, engine, tmp_path):
         for number, name in enumerate(NAMES):
             features.put(name, name, Sift().extract(image[:, 20 * number : 20 * number + 400], 200))
         pairs = [(a, b) for a in NAMES for b in NAMES if a < b]
-        match_pairs(pairs, MatcherConfig(), features, here)
+        match_pairs(pairs, MatcherConfig(features="sift"), features, here)
         with MatchStore(tmp_path / "there.db") as there:
             killer = Killer(engine, cluster, node, after=4)
-            assert match_pairs(pairs, MatcherConfig(), features, there, killer).made == len(pairs)
+            assert match_pairs(pairs, MatcherConfig(features="sift"), features, there, killer).made == len(pairs)
             assert killer.killed
             for pair in pairs:
                 assert all(np.array_equal(a, b) for a, b in zip(here.get(*pair), there.get(*pair), strict=True))
@@ -195,7 +195,7 @@ def test_nothing_is_left_of_a_killed_driver(tmp_path):
     script.write_text(DRIVER.replace("sys.argv[1]", repr(str(folder))))
     folder.mkdir()
     driver = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "RAY_ADDRESS": ""})
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while len(list(folder.glob("[12]-*"))) < 2:
         assert driver.poll() is None
         assert time.monotonic() < deadline
@@ -214,3 +214,15 @@ def test_a_cluster_that_is_not_there_is_one_line(address, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(LinGlueError, match=f"--address is '{address}', expected HOST:PORT of a Ray cluster"):
         Ray(address=address).connect()
+
+
+def test_a_ray_that_does_not_start_is_one_line(monkeypatch):
+    def too_slow(*_, **__):
+        raise Exception("The current node timed out\nduring startup.")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", too_slow)
+    with pytest.raises(
+        LinGlueError, match=r"^Ray could not be started here \(The current node timed out during startup"
+    ):
+        Ray().connect()

@@ -104,9 +104,7 @@ class Ray:
         if not ray.is_initialized():
             quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
             if self.address is None:
-                own = {"num_cpus": self.workers, "include_dashboard": False}
-                with _own_signals():
-                    ray.init("local", **own, **quiet)
+                _start(ray, {"num_cpus": self.workers, "include_dashboard": False, **quiet})
             else:
                 self._join(ray, self.address, quiet)
         kind = "CPU" if self.device == "cpu" else "GPU"
@@ -135,7 +133,7 @@ class Ray:
 
     def _submitter(self, ray: Any, make: Make, inputs: Shared[Task] | Files[Task] | None) -> Callable[[Task], Any]:
         """What hands out one task and gives a handle of its result."""
-        job = _Job(uuid.uuid4().hex, (ray.put(make),), code_sha256("."))
+        job = _Job(uuid.uuid4().hex, (ray.put(make),), _own_code())
         gpus = 0 if self.device == "cpu" else 1
         work_on = ray.remote(_work_on).options(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)
         if inputs is None:
@@ -211,6 +209,15 @@ def _check_reachable(address: str, wrong: str) -> None:
         subprocess.run(check, capture_output=True, timeout=PATIENCE, check=True)
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
         raise LinGlueError(f"{wrong} (what listens there is no head node of Ray)") from error
+
+
+def _start(ray: Any, options: dict[str, Any]) -> None:
+    """A Ray of this machine's own."""
+    try:
+        with _own_signals():
+            ray.init("local", **options)
+    except Exception as error:  # Ray raises that very type when a busy machine is too slow for it
+        raise LinGlueError(f"Ray could not be started here ({' '.join(str(error).split())[:200]})") from error
 
 
 @contextmanager

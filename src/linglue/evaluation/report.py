@@ -127,6 +127,7 @@ OTHER_PAGES = """## Measured on pages of their own
 - [Many machines](scaling.md): Ray beside the process pool, a run of 10,000 images, what 1,000,000 cost
   (`benchmarks/scaling.py`).
 - [Dense points](dense.md): accuracy, completeness, time and memory (`benchmarks/dense.py`).
+- [Viewing](viewing.md): time to a page, size of a report (`benchmarks/viewing.py`).
 - [Accuracy on real pairs](accuracy.md) (`benchmarks/accuracy.py`) and [performance](performance.md)
   (`benchmarks/speed.py`).
 """
