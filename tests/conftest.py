@@ -1,5 +1,8 @@
 """What many tests start from: a matcher, and an image with a warped copy of itself whose truth is known."""
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,3 +75,15 @@ def reconstruction(tmp_path_factory) -> Path:
     )
     reconstruct(folder / "images", Workspace(folder / "work"), config)
     return folder / "work"
+
+
+@pytest.fixture(scope="session")
+def ray_here() -> None:
+    """Tests that need Ray are skipped where it is not installed, or cannot start: no shared memory, no ports."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install linglue[ray]")
+    start = "import ray; ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False); ray.shutdown()"
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    try:
+        subprocess.run([sys.executable, "-c", start], check=True, capture_output=True, timeout=180, env=environment)
+    except subprocess.SubprocessError as error:
+        pytest.skip(f"Ray does not start on this machine: {error}")

@@ -48,8 +48,9 @@ def test_without_ray_it_says_how_to_get_it(run, images, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def ray():
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install linglue[ray]")
+def ray(ray_here):
+    import ray
+
     yield ray
     ray.shutdown()
 

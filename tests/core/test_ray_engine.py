@@ -27,7 +27,7 @@ NAMES = "abcdef"
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(ray_here):
     """A head node and a second one, which also claims to have a GPU."""
     from ray.cluster_utils import Cluster
 
@@ -190,7 +190,7 @@ if __name__ == "__main__":
 """
 
 
-def test_nothing_is_left_of_a_killed_driver(tmp_path):
+def test_nothing_is_left_of_a_killed_driver(ray_here, tmp_path):
     script, folder = tmp_path / "script.py", tmp_path / "marks"
     script.write_text(DRIVER.replace("sys.argv[1]", repr(str(folder))))
     folder.mkdir()
