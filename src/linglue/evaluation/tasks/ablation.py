@@ -125,7 +125,7 @@ def evaluate(
         data: folders in the HPatches layout; none: no table of homographies.
         scenes: scenes with known poses; none: no table of localization.
         work: folder where features and matches are kept; what is there is not made again.
-        extract: front-end and image size; None: SIFT, longer side 1600.
+        extract: front-end and image size; None: the default front-end, longer side 1600.
         weights: networks besides those in the package.
         keypoints: numbers of keypoints per image.
         engine: where images are extracted and pairs matched; None: in this process.

@@ -178,7 +178,7 @@ def evaluate(
         data: folder of sequences v_* and i_* in the HPatches layout, or several of them.
         methods: matchers by name, or configurations (see `evaluation.methods.prepare`).
         work: folder where features and matches are kept; what is there is not made again.
-        extract: how features are taken; None: SIFT, 2048 keypoints, longer side 1024.
+        extract: how features are taken; None: the default front-end, 2048 keypoints, longer side 1024.
         estimators: robust estimators for the AUC.
         threshold: inlier threshold of the estimators, original pixels.
         seed: of the estimators.

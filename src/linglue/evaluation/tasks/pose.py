@@ -126,7 +126,7 @@ def evaluate(
         scenes: folders in a layout of `linglue.evaluation.pose_scenes`.
         methods: matchers by name, or configurations (see `evaluation.methods.prepare`).
         work: folder where features and matches are kept; what is there is not made again.
-        extract: how features are taken; None: SIFT, 2048 keypoints, longer side 1024.
+        extract: how features are taken; None: the default front-end, 2048 keypoints, longer side 1024.
         max_gap: pairs are at most this many images apart, where a scene has no pairs.txt.
         threshold: inlier threshold of the estimator in pixels at a longer side of REFERENCE_SIDE.
         seed: of the estimator.
