@@ -18,6 +18,12 @@ BLOBS = np.array([[40.0, 25.0], [100.25, 30.5], [170.5, 60.75], [60.75, 90.25], 
 SIZE = linglue.ImageSize(240, 150)
 
 
+@pytest.fixture(scope="module")
+def matcher() -> linglue.Matcher:
+    """SIFT's keypoints are the centres of blobs, which have a scale and an angle."""
+    return linglue.Matcher.from_pretrained("sift")
+
+
 def blobs(centres: np.ndarray = BLOBS, size: tuple[int, int] = SIZE, sigma: float = 4.0) -> np.ndarray:
     """(H, W, 3) uint8: Gaussian spots, pixel (row r, column c) sampled at x = c, y = r."""
     y, x = np.mgrid[: size[1], : size[0]]

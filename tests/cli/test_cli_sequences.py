@@ -89,7 +89,7 @@ class Folder:
     def reimport(self, scratch: Path) -> None:
         """Export the features and import them again, as another program's."""
         assert run("export", self.work, "--hloc-features", scratch / "own.h5") == 0
-        assert run("import-hloc", scratch / "own.h5", "-o", self.work, "--features", "linpoint", "--overwrite") == 0
+        assert run("import-hloc", scratch / "own.h5", "-o", self.work, *SIFT, "--overwrite") == 0
         self.imported = True
 
 
@@ -205,7 +205,7 @@ def check_matches(work, fresh, scratch, keypoints, matches, matcher) -> None:
     assert set(matches) <= set(read_pairs(work / "pairs.tsv"))
     shutil.rmtree(fresh, ignore_errors=True)
     exported(work, scratch)
-    assert run("import-hloc", scratch / "f.h5", "-o", fresh, "--features", "linpoint") == 0
+    assert run("import-hloc", scratch / "f.h5", "-o", fresh, *SIFT) == 0
     shutil.copy(work / "pairs.tsv", fresh / "pairs.tsv")
     assert run("match-pairs", fresh, "--workers", 1, "--matcher", matcher) == 0
     again, expected = exported(fresh, scratch)

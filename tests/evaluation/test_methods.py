@@ -40,7 +40,7 @@ def _needs(name: str) -> None:
 def test_finds_the_identity(name: str) -> None:
     _needs(name)
     features = make_features(300)
-    found = MatcherConfig(name).build().match(features, features)
+    found = MatcherConfig(name, "sift").build().match(features, features)
     indices, scores = found.indices, found.scores
     assert indices.dtype == np.int64 and scores.dtype == np.float32 and len(indices) == len(scores)
     assert len(indices) >= 250
@@ -52,7 +52,7 @@ def test_finds_the_identity(name: str) -> None:
 @pytest.mark.parametrize("counts", [(0, 0), (0, 5), (1, 1), (5, 0), (2, 3), (300, 1), (8, 8)])
 def test_little_input(name: str, counts: tuple[int, int]) -> None:
     _needs(name)
-    found = MatcherConfig(name).build().match(make_features(counts[0]), make_features(counts[1], 1))
+    found = MatcherConfig(name, "sift").build().match(make_features(counts[0]), make_features(counts[1], 1))
     indices, scores = found.indices, found.scores
     assert indices.shape == (len(scores), 2)
     assert (indices < counts).all()
@@ -87,7 +87,7 @@ def test_adalam_reads_orientations() -> None:
 def test_ratio_is_a_subset_of_mnn() -> None:
     features0, features1 = make_features(300), make_features(300, seed=1)
     found = {
-        name: {tuple(p) for p in MatcherConfig(name).build().match(features0, features1).indices.tolist()}
+        name: {tuple(p) for p in MatcherConfig(name, "sift").build().match(features0, features1).indices.tolist()}
         for name in ("mnn", "ratio")
     }
     assert found["ratio"] < found["mnn"]
@@ -158,7 +158,7 @@ def test_methods_with_the_same_features_are_measured_together(
 
 def test_colmaps_matcher_finds_the_identity_and_survives_little_input() -> None:
     pytest.importorskip("pycolmap")
-    colmap, features = MatcherConfig("colmap-sift").build(), make_features(300)
+    colmap, features = MatcherConfig("colmap-sift", "sift").build(), make_features(300)
     found = colmap.match(features, features)
     assert len(found) >= 250 and (found.indices[:, 0] == found.indices[:, 1]).all()
     assert len(colmap.match(features, make_features(0))) == 0

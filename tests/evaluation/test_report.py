@@ -19,7 +19,7 @@ from linglue.evaluation.tasks.homography import load_pairs
 from linglue.matcher import Matcher
 from linglue.sfm.extract import ExtractConfig
 
-EXTRACT = ExtractConfig(max_keypoints=300)
+EXTRACT = ExtractConfig(features="sift", max_keypoints=300)
 METHODS = ["sift:mnn", "sift:linglue"]
 
 

@@ -55,7 +55,7 @@ def test_tables_by_number_of_keypoints(tmp_path: Path, linear: Path, monkeypatch
     pytest.importorskip("kornia")
     data = write_data_set(tmp_path / "data")
     monkeypatch.setattr(ablation, "find_networks", lambda kind, given: {"linear": linear})
-    extract = ExtractConfig(resize=300)
+    extract = ExtractConfig(features="sift", resize=300)
     result = ablation.evaluate([data], [], tmp_path / "work", extract, keypoints=(100, 200))
     accuracy = result.tables[0]
     assert accuracy.header == ("homography: MMA@3", "100", "200")
