@@ -95,7 +95,7 @@ def test_pairs_are_made_before_the_process_group_is_opened(config, monkeypatch):
     happened = []
     monkeypatch.setenv("WORLD_SIZE", "2")
 
-    def prepare(config):
+    def prepare(config, engine):
         happened.append("pairs")
         return None, {}
 
