@@ -3,6 +3,7 @@
 MATCH = [  # arguments, texts
     ("missing.jpg photos/b.png", "missing.jpg: no such image"),
     ("photos/a.png missing.jpg", "missing.jpg: no such image"),
+    ("photos/a.png", "photos/a.png", "expected a second one"),
     ("photos/a.png folder.png", "folder.png"),
     ("photos/a.png empty.png", "empty.png", "JPEG"),
     ("photos/a.png text.png", "text.png", "JPEG"),

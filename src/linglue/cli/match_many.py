@@ -11,6 +11,7 @@ from linglue.cli.match import geometry_config
 from linglue.core.paths import path_below
 from linglue.errors import LinGlueError
 from linglue.features import front_end
+from linglue.io.images import IMAGE_SUFFIXES
 from linglue.io.npz import save_matches
 from linglue.io.pair_list import Pair
 from linglue.sfm.export_model import check_new_folder
@@ -27,6 +28,8 @@ def run_many(options: argparse.Namespace) -> None:
             raise LinGlueError(f"--{option} is {getattr(options, option)}, expected only with two images")
     if not source.exists():
         raise LinGlueError(f"{source}: no such folder or list of pairs, expected one of them, or two images A B")
+    if source.is_file() and source.suffix.lower() in IMAGE_SUFFIXES:
+        raise LinGlueError(f"{source}: is one image, expected a second one, a folder of images or a list of pairs")
     pairs, paths = find_pairs(source, options.images)
     for folder in (options.output, options.draw):
         if folder is not None:
