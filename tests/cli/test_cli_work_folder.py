@@ -14,6 +14,7 @@ import pytest
 
 from linglue.io.hloc import list_hloc_images, load_hloc_features, load_hloc_matches
 from linglue.io.pair_list import read_pairs
+from linglue.sfm.report import read_pair
 from linglue.sfm.sparse_model import read_model, registered_names
 from linglue.sfm.workspace import Workspace
 from rendered import FOCAL, SIZE, render, write_images
@@ -327,6 +328,23 @@ def test_a_folder_that_cannot_be_written_can_be_exported(run, folder, monkeypatc
         )
     assert run("export", work, "--hloc-features", folder / "f.h5", "--ply", folder / "p.ply").code == 0
     assert run("status", work).code == 0
+    assert state(work) == before
+
+
+def test_a_report_about_a_folder_that_cannot_be_written(run, folder, monkeypatch):
+    pytest.importorskip("plotly")
+    work = folder / "work"
+    before = state(work)
+    for name in ("core.sqlite", "sfm.workspace", "io.colmap.database", "cli.report"):
+        monkeypatch.setattr(
+            f"linglue.{name}.os.access", lambda path, mode: not Path(path).is_relative_to(work), raising=True
+        )
+    refused(run("report", work), "cannot be written, expected a file elsewhere: -o FILE.html")
+    opened = []
+    monkeypatch.setattr("linglue.sfm.report.read_pair", lambda path, pair: opened.append(path) or read_pair(path, pair))
+    assert run("report", work, "-o", folder / "report.html").code == 0
+    assert "Best pairs" in (folder / "report.html").read_text(encoding="utf-8")
+    assert opened and work not in {path.parent for path in opened}  # pycolmap would have wanted to write
     assert state(work) == before
 
 

@@ -29,13 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("image1", nargs="?", metavar="B", help="the other image, or its features")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="matches as .npz or .json; of many pairs a new folder"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="matches as .npz or .json; of many pairs a folder",
     )
     parser.add_argument(
         "--draw",
         type=Path,
         metavar="PICTURE",
-        help="the matches drawn on both images, .png or .jpg; of many pairs a new folder",
+        help="the matches drawn on both images, .png or .jpg; of many pairs a folder",
     )
     parser.add_argument(
         "--lines", type=int, default=200, metavar="N", help="matches that are drawn, spread over the image; 0: all"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from linglue.cli import common
+from linglue.errors import LinGlueError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +27,8 @@ def run(options: argparse.Namespace) -> None:
 
     work = common.check_work(options.work)
     common.check_output(options.output, (".html",))
+    if options.output is None and not os.access(work.folder, os.W_OK):
+        raise LinGlueError(f"{work.folder}: cannot be written, expected a file elsewhere: -o FILE.html")
     report = common.Report(options.json)
     config = ReportConfig(options.pairs, options.points)
     with work.reading():

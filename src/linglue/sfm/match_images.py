@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
@@ -11,40 +11,48 @@ from pathlib import Path
 from linglue.core.paths import path_below
 from linglue.core.progress import progress
 from linglue.errors import LinGlueError
-from linglue.io.images import IMAGE_SUFFIXES
 from linglue.io.pair_list import Pair, make_pair, read_pairs
 from linglue.matcher import PairMatcher
+from linglue.sfm.scan import list_images
 from linglue.types import Features, Matches
 
 FEATURES_KEPT = 128  # images whose features are kept in memory
 
 
-def find_pairs(source: Path, images: Path | None = None) -> tuple[list[Pair], dict[str, Path]]:
+@dataclass(frozen=True)
+class FoundPairs:
+    """Pairs of image names, the file of each name, and what is to be said about files that are left out."""
+
+    pairs: list[Pair]
+    paths: dict[str, Path]
+    problems: list[str]
+
+
+def find_pairs(source: Path, images: Path | None = None) -> FoundPairs:
     """All pairs of a folder, or those of a list.
 
     Args:
         source: a folder of images, subfolders included, or a list of pairs (see `linglue.io.pair_list`).
         images: what the names of a list are relative to; the folder of the list unless given.
 
-    Returns:
-        Pairs of names, and the file of each name.
+    Example:
+        >>> find_pairs(Path("images")).pairs  # doctest: +SKIP
+        [('a.jpg', 'b.jpg'), ('a.jpg', 'c.jpg'), ('b.jpg', 'c.jpg')]
     """
     if source.is_dir():
         if images is not None:
             raise LinGlueError(f"--images is {images}, expected only with a list of pairs; {source} is a folder")
-        found = {
-            path.relative_to(source).as_posix(): path
-            for path in sorted(source.rglob("*"))
-            if path.suffix.lower() in IMAGE_SUFFIXES and not any(p[0] == "." for p in path.relative_to(source).parts)
-        }
+        found, problems = list_images(source)
         if len(found) < 2:
-            raise LinGlueError(f"{source}: holds {len(found)} images, expected at least 2")
-        return [make_pair(*pair) for pair in combinations(sorted(found), 2)], found
+            why = f" ({problems[0]})" if problems else ""
+            raise LinGlueError(f"{source}: holds {len(found)} images{why}, expected at least 2")
+        return FoundPairs([make_pair(*pair) for pair in combinations(sorted(found), 2)], found, problems)
     pairs = read_pairs(source)
     if not pairs:
         raise LinGlueError(f"{source}: holds no pair, expected two image names per line with a tab between them")
     folder = source.parent if images is None else images
-    return pairs, {name: path_below(folder, name) for name in sorted({name for pair in pairs for name in pair})}
+    names = sorted({name for pair in pairs for name in pair})
+    return FoundPairs(pairs, {name: path_below(folder, name) for name in names}, [])
 
 
 def match_images(

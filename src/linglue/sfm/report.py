@@ -13,7 +13,7 @@ from linglue.core.atomic import atomic_path
 from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.geometry.colmap import pixel_from_colmap
-from linglue.io.colmap.database import open_database, read_images, read_matches
+from linglue.io.colmap.database import open_database, read_images, read_matches, readable_database
 from linglue.io.images import Image, read_image
 from linglue.io.pair_list import Pair
 from linglue.sfm.map import verified_matches
@@ -69,12 +69,14 @@ def write_report(work: Workspace, path: Path, config: ReportConfig | None = None
     scene = Scene.of(model, config.points)
     with work.features() as features:
         names, paths = features.names(), features.paths()
-    verified = verified_matches(work.database)
+    with readable_database(work.database) as database:
+        verified = verified_matches(database)
+        pairs = _pairs(work, database, verified, paths, config.pairs)
     sections = [
         ("Summary", _summary(summary)),
         ("Model", scene_plot(scene)),
         ("Which images match", picture(_match_graph(names, verified, scene.names), "verified matches per pair")),
-        *_pairs(work, verified, paths, config.pairs),
+        *pairs,
         ("Time", bars(summary.seconds) if summary.seconds else "<p>The last run had nothing left to do.</p>"),
     ]
     lead = f"{summary.model.registered} of {summary.model.images} images, {summary.model.points:,} points"
@@ -119,7 +121,7 @@ def _match_graph(names: Sequence[str], verified: Mapping[Pair, int], registered:
 
 
 def _pairs(
-    work: Workspace, verified: Mapping[Pair, int], paths: Mapping[str, Path], count: int
+    work: Workspace, database: Path, verified: Mapping[Pair, int], paths: Mapping[str, Path], count: int
 ) -> list[tuple[str, str]]:
     """The sections of the best and the worst pairs; images that are not where they were cannot be shown."""
     with work.matches() as matches:
@@ -130,7 +132,7 @@ def _pairs(
     for title, chosen in zip(("Best pairs", "Worst pairs"), rank_pairs(verified, matched, count), strict=True):
         drawn = []
         for pair in progress(chosen, desc=title.lower(), unit="pair"):
-            found = read_pair(work.database, pair)
+            found = read_pair(database, pair)
             caption = f"{pair[0]} and {pair[1]}: {int(found.verified.sum())} of {len(found.verified)} matches verified"
             image0, image1 = (read_image(paths[name]) for name in pair)
             canvas = draw_matches(image0, image1, found.points0, found.points1, correct=found.verified)

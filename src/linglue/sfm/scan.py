@@ -68,6 +68,22 @@ def check_images(folder: Path, config: ScanConfig | None = None, least: int = 1)
         raise LinGlueError(f"{folder}: holds {found} image, expected at least {least}")
 
 
+def list_images(folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """The image files of a folder and below, without reading them.
+
+    Args:
+        folder: links to folders are followed; names are relative to it.
+
+    Returns:
+        Files by name, sorted, and one line for each folder or link that could not be looked into.
+    """
+    problems: list[str] = []
+    files = {path.relative_to(folder).as_posix(): path for path in _files(folder, problems)}
+    images = {name: path for name, path in files.items() if path.suffix.lower() in IMAGE_SUFFIXES}
+    odd = {name: problem for name, path in images.items() if (problem := _why_not(name, path)) is not None}
+    return {name: path for name, path in images.items() if name not in odd}, [*problems, *odd.values()]
+
+
 def scan_images(
     folder: Path, store: FeatureStore, config: ScanConfig | None = None, besides: Sequence[Path] = ()
 ) -> Scan:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from copy import copy
@@ -98,6 +101,23 @@ def open_database(path: str | Path) -> Iterator[pycolmap.Database]:
     check_database(path)
     with _translated(path), quiet_pycolmap(_PURPOSE).Database.open(path) as database:
         yield database
+
+
+@contextmanager
+def readable_database(path: Path) -> Iterator[Path]:
+    """Where a database can be opened for reading: pycolmap opens only what it may write, so others are copied.
+
+    Args:
+        path: the database; the copy of one that cannot be written lives as long as the block.
+    """
+    if not path.is_file() or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for file in (path, *(path.with_name(path.name + suffix) for suffix in JOURNALS)):
+            if file.is_file():
+                shutil.copyfile(file, Path(folder) / file.name)
+        yield Path(folder) / path.name
 
 
 def check_database(path: Path) -> None:
