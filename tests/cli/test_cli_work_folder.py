@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from linglue.io.hloc import list_hloc_images, load_hloc_features, load_hloc_matches
-from linglue.io.pair_list import read_pairs
-from linglue.sfm.report import read_pair
+from linglue.io.pair_list import Pair, read_pairs
+from linglue.sfm.report import PairMatches, read_pair
 from linglue.sfm.sparse_model import read_model, registered_names
 from linglue.sfm.workspace import Workspace
 from rendered import FOCAL, SIZE, render, write_images
@@ -340,8 +340,13 @@ def test_a_report_about_a_folder_that_cannot_be_written(run, folder, monkeypatch
             f"linglue.{name}.os.access", lambda path, mode: not Path(path).is_relative_to(work), raising=True
         )
     refused(run("report", work), "cannot be written, expected a file elsewhere: -o FILE.html")
-    opened = []
-    monkeypatch.setattr("linglue.sfm.report.read_pair", lambda path, pair: opened.append(path) or read_pair(path, pair))
+    opened: list[Path] = []
+
+    def spy(path: Path, pair: Pair) -> PairMatches:
+        opened.append(path)
+        return read_pair(path, pair)
+
+    monkeypatch.setattr("linglue.sfm.report.read_pair", spy)
     assert run("report", work, "-o", folder / "report.html").code == 0
     assert "Best pairs" in (folder / "report.html").read_text(encoding="utf-8")
     assert opened and work not in {path.parent for path in opened}  # pycolmap would have wanted to write
