@@ -121,7 +121,9 @@ def eight_point(points0: FloatArray, points1: FloatArray) -> Array | None:
     if len(points0) < 8:
         return None
     matrix, _ = cv2.findFundamentalMat(points0.astype(np.float64), points1.astype(np.float64), cv2.FM_8POINT)
-    return matrix if matrix is not None and matrix.shape == (3, 3) and np.isfinite(matrix).all() else None
+    if matrix is None or matrix.shape != (3, 3) or not np.isfinite(matrix).all():
+        return None
+    return np.asarray(matrix, dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
