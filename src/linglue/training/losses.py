@@ -120,6 +120,7 @@ def transport_loss(x0: Tensor, x1: Tensor, truth0: Tensor, truth1: Tensor, dustb
 
 
 PAIR_WEIGHT = 0.1  # of telling related images from unrelated ones
+RARE = 6.0  # unrelated pairs count for so many: in use, most pairs are unrelated, in training few
 
 
 def voting_loss(
@@ -153,4 +154,5 @@ def voting_loss(
                 losses.append((loss * counts).sum() / counts.sum().clamp(min=1))
     related = looks[-1].related()
     shows = related.new_tensor(float((truth0 >= 0).any()))
-    return torch.stack(losses).mean() + PAIR_WEIGHT * F.binary_cross_entropy_with_logits(related, shows)
+    weight = PAIR_WEIGHT if shows else PAIR_WEIGHT * RARE
+    return torch.stack(losses).mean() + weight * F.binary_cross_entropy_with_logits(related, shows)
