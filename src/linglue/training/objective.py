@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 from linglue.network.linglue import Encoded, LinGlue, matchable
 from linglue.training.config import OptimiserConfig
 from linglue.training.losses import (
@@ -80,7 +80,7 @@ class Objective(nn.Module):
         return hinge_loss(found, self.config.margin)
 
 
-def _mirrored(seen: View) -> View:
+def _mirrored(seen: Keypoints) -> Keypoints:
     """Left and right exchanged."""
     points = torch.stack([seen.size[0] - 1 - seen.points[:, 0], seen.points[:, 1]], dim=1)
-    return View(points, seen.size, seen.scales, None if seen.oris is None else torch.pi - seen.oris)
+    return Keypoints(points, seen.size, seen.scales, None if seen.oris is None else torch.pi - seen.oris)
