@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from linglue.matching.motion import epipolar_distance
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 from linglue.network.linglue import Encoded, LinGlue, matchable
 from linglue.training.config import OptimiserConfig
 from linglue.training.losses import (
@@ -92,7 +92,7 @@ def _off_line(fundamental: Tensor, points0: Tensor, points1: Tensor, pairs: Tens
     return epipolar_distance(fundamental, ends0, ends1) > OFF_LINE  # an unknown matrix is zero, and so is the distance
 
 
-def _mirrored(seen: View) -> View:
+def _mirrored(seen: Keypoints) -> Keypoints:
     """Left and right exchanged."""
     points = torch.stack([seen.size[0] - 1 - seen.points[:, 0], seen.points[:, 1]], dim=1)
-    return View(points, seen.size, seen.scales, None if seen.oris is None else torch.pi - seen.oris)
+    return Keypoints(points, seen.size, seen.scales, None if seen.oris is None else torch.pi - seen.oris)
