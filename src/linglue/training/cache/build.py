@@ -65,7 +65,7 @@ class _Remembering:
         key = hashlib.sha256(image.tobytes()).digest()
         found = self._known.pop(key, None)
         if found is None:
-            found = self._extractor.extract(image, self._keypoints)
+            found = self._extractor.extract(image, self._keypoints).strongest(self._keypoints)
         self._known[key] = found  # now the youngest
         if len(self._known) > REMEMBERED:
             del self._known[next(iter(self._known))]
