@@ -58,6 +58,7 @@ class Sift(Extractor):
 
     def keep(self, features: Features, max_keypoints: int) -> Features:
         """All orientations of the strongest places."""
+        assert features.scales is not None
         places = np.column_stack([features.keypoints, features.scales])  # (N, 3)
         _, first, place = np.unique(places, axis=0, return_index=True, return_inverse=True)
         if len(first) <= max_keypoints:
