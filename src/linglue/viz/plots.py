@@ -27,6 +27,7 @@ _OURS = ("#D55E00", "-", "*")
 _DEGREES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 _METRES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5)
 Errors = Mapping[str, Mapping[str, Sequence[float]]]  # by scene and method
+Panel = dict[str, tuple[list[float], list[float]]]  # by name of the curve: x and y
 
 
 def check_plotting() -> None:
@@ -88,24 +89,32 @@ def _plot_shares(path: Path, errors: Errors, ticks: Sequence[float], things: str
     _save(figure, axes, path)
 
 
-def plot_growth(path: Path, panels: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]) -> None:
-    """Costs over the number of keypoints, both logarithmic, one panel each.
+def plot_growth(
+    path: Path, panels: Mapping[str, Panel], labels: Mapping[str, str], shares: Mapping[str, Panel] | None = None
+) -> None:
+    """Costs over the number of keypoints, both logarithmic, one panel each; then shares, with a legend of their own.
 
     Args:
         path: of the picture.
         panels: by title and name of the curve: numbers of keypoints and costs.
+        labels: what the legend calls a curve, where that is not its name.
+        shares: the same for percentages, whose axis is not logarithmic.
     """
-    figure = _figure_class()(figsize=(1.2 + 4.6 * len(panels), 4.8), layout="constrained")
-    axes = list(np.atleast_1d(figure.subplots(1, len(panels))))
-    for axis, (title, curves) in zip(axes, panels.items(), strict=True):
+    shares = shares or {}
+    count = len(panels) + len(shares)
+    figure = _figure_class()(figsize=(1.2 + 4.6 * count, 5.2), layout="constrained")
+    axes = list(np.atleast_1d(figure.subplots(1, count)))
+    for axis, (title, curves) in zip(axes, {**panels, **shares}.items(), strict=True):
         for number, (name, (x, y)) in enumerate(curves.items()):
-            _curve(axis, name, number, x, np.maximum(y, 1e-3), marked=True)
-        axis.set(title=title, xlabel="keypoints", xscale="log", yscale="log")
+            _curve(axis, name, number, x, np.maximum(y, 1e-3), marked=True, label=labels.get(name, name))
+        axis.set(title=title, xlabel="keypoints", xscale="log", yscale="linear" if title in shares else "log")
         ticks = sorted({count for x, _ in curves.values() for count in x})
         axis.set_xticks(ticks, [f"{count // 1024}k" if count >= 1024 else f"{count}" for count in map(int, ticks)])
         axis.minorticks_off()
         axis.grid(True, color="#dddddd", linewidth=0.8)
         axis.set_axisbelow(True)
+        if title in shares:
+            axis.legend(frameon=False)
     _save(figure, axes, path)
 
 
@@ -133,7 +142,7 @@ def _panels(titles: Sequence[str]) -> tuple[Any, list[Any]]:
     return figure, axes
 
 
-def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool) -> None:
+def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool, label: str | None = None) -> None:
     ours = method == OURS or method.endswith(f":{OURS}")
     colour, dashes, marker = _STYLES[number % len(_STYLES)]
     if number >= len(_STYLES):  # the colours again, with other markers
@@ -145,7 +154,7 @@ def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool) ->
     axis.plot(
         x,
         y,
-        label=method,
+        label=label or method,
         color=colour,
         linestyle=dashes,
         marker=marker if marked else None,
