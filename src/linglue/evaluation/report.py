@@ -120,7 +120,7 @@ linglue eval all --data DATA --scenes SCENES --peers PEERS -o WORK --docs docs/b
 linglue eval all --quick --data DATA --scenes SCENES --peers PEERS -o WORK --docs docs/benchmarks.md
 ```
 
-Rows named FRONT_END:MATCHER that share a front-end see the very same keypoints, at most N of them where a row ends in
+Rows named `FRONT_END:MATCHER` that share a front-end see the very same keypoints, at most N of them where a row ends in
 /N; all rows of a table come from one run, peers with their own published weights (`../shared/tools/get_peers.sh DIR`,
 then `--peers DIR`). `linglue` is what users get: `linpoint` is the default front-end; a network that has a learned
 consensus uses it, others the filter with consensus and completion. `linglue-paper` has the paper's filter in its place.

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 
 EDGE = 13  # numbers that describe a voter as seen from a candidate
 LOCAL = 6  # numbers that describe a candidate against the motion of its voters
@@ -38,7 +38,7 @@ class Side:
     place: Tensor  # (E, 2) the candidate's keypoint in the other image
 
 
-def ends_of(views: list[View], pairs: Tensor) -> Tensor:
+def ends_of(views: list[Keypoints], pairs: Tensor) -> Tensor:
     """(E, 4) both ends of every candidate, in units of the longer sides."""
     return torch.cat([view.points[pairs[:, k]] / view.size.max() for k, view in enumerate(views)], dim=1)
 
@@ -63,7 +63,7 @@ def whole_motion(scene: Tensor, voters: Tensor, belief: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def rigid_motion(view0: View, view1: View, matches: Tensor, pairs: Tensor) -> Tensor:
+def rigid_motion(view0: Keypoints, view1: Keypoints, matches: Tensor, pairs: Tensor) -> Tensor:
     """(E, GEOMETRY) candidates against the epipolar geometry and the homography that most matches follow.
 
     Of each: how far the candidate is from it, and the share of matches that follow it; zeros where there is none.
@@ -92,7 +92,7 @@ def rigid_motion(view0: View, view1: View, matches: Tensor, pairs: Tensor) -> Te
     return found
 
 
-def _key(view: View) -> tuple[int, float]:
+def _key(view: Keypoints) -> tuple[int, float]:
     return len(view.points), float(view.points.sum())
 
 
@@ -186,7 +186,7 @@ def local_motion(side: Side, belief: Tensor, voters: Tensor) -> tuple[Tensor, Te
 
 
 def describe_voters(
-    u: Tensor, w: Tensor, spacing: Tensor, view: View, other: View, pairs: Tensor, voters: Tensor
+    u: Tensor, w: Tensor, spacing: Tensor, view: Keypoints, other: Keypoints, pairs: Tensor, voters: Tensor
 ) -> Tensor:
     """(E, K, EDGE) how voters look from candidates.
 

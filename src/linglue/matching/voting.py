@@ -43,7 +43,7 @@ from linglue.matching.nearest import (
     nearest_k,
     propose,
 )
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 
 CHOICE = 3  # numbers that the second look knows from the first: the logit, whether there was one, and whether it won
 PRIOR = CHOICE + GEOMETRY  # and what the geometry of the winners says
@@ -122,7 +122,7 @@ class Voting(nn.Module):
         nn.init.constant_(self.pair.weight, 1 / PACE)  # as likely as not at 20 matches, before it is trained
         nn.init.constant_(self.pair.bias, -9 / PACE)
 
-    def forward(self, view0: View, view1: View, x0: Tensor, x1: Tensor) -> list[Scored]:
+    def forward(self, view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor) -> list[Scored]:
         """What both looks say.
 
         Args:
@@ -149,7 +149,7 @@ class Voting(nn.Module):
 
     @torch.no_grad()
     def _second_pairs(
-        self, first: Scored, predicted: list[Tensor], view0: View, view1: View, x0: Tensor, x1: Tensor
+        self, first: Scored, predicted: list[Tensor], view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Pairs (E', 2) for the second look, and (E',) which candidates of the first they are, −1 for new ones."""
         pairs, scores = first.candidates.pairs, first.scores()
@@ -196,7 +196,7 @@ class _Look(nn.Module):
         self.rounds = nn.ModuleList(_Round(config) for _ in range(config.rounds))
 
     def forward(
-        self, view0: View, view1: View, candidates: Candidates, votes: Tensor, prior: Tensor
+        self, view0: Keypoints, view1: Keypoints, candidates: Candidates, votes: Tensor, prior: Tensor
     ) -> tuple[Scored, list[Tensor] | None]:
         """Logits of the candidates, of which `votes` (E,) have a vote; where voters predict the partners to be."""
         own = torch.cat([candidates.similarity[:, None], prior], dim=1)  # (E, 1 + PRIOR)
@@ -213,7 +213,7 @@ class _Look(nn.Module):
             logits.append(logit)
         return Scored(logits, candidates), predicted
 
-    def _side(self, view: View, other: View, candidates: Candidates, voters: Tensor, side: int) -> Side:
+    def _side(self, view: Keypoints, other: Keypoints, candidates: Candidates, voters: Tensor, side: int) -> Side:
         """Which voters each keypoint of `view` has, and how they look from its candidates."""
         # Unit: the longer side of the image, so that sizes and resolutions do not matter.
         points, partners = view.points / view.size.max(), other.points / other.size.max()

@@ -35,7 +35,7 @@ UNRELATED = 200  # pairs
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundMatches:
     """What one matcher found in all pairs."""
 
     scores: np.ndarray  # (K,) of all matches of related images
@@ -114,7 +114,7 @@ def evaluate(
     if len(folders) < 2:
         raise LinGlueError(f"{folders[0]}: the only scene, expected at least two, as unrelated images are of different")
     extract = extract or ExtractConfig(max_keypoints=2048, resize=1024)
-    found: dict[str, Found] = {}
+    found: dict[str, FoundMatches] = {}
     missing: dict[str, str] = {}
     for name in front_ends or scored_front_ends():
         config = replace(extract, features=name, weights=find_front_end_file(name))
@@ -136,7 +136,7 @@ def evaluate(
     return Result("scores", summary, rows, "front_ends", tables(found), note, settings, len(rows), 0, missing)
 
 
-def measure(scenes: Sequence[Path], extract: ExtractConfig, unrelated_pairs: int = UNRELATED) -> Found:
+def measure(scenes: Sequence[Path], extract: ExtractConfig, unrelated_pairs: int = UNRELATED) -> FoundMatches:
     """Match all pairs of scenes, and pairs across scenes, by the packaged network of a front-end.
 
     Args:
@@ -164,12 +164,12 @@ def measure(scenes: Sequence[Path], extract: ExtractConfig, unrelated_pairs: int
             found = matcher.match(features[image0], features[image1])
             unrelated.append(found.pair_score)
             by_default.append(len(found))
-    return Found(
+    return FoundMatches(
         np.concatenate(scores), np.concatenate(right), np.array(related), np.array(unrelated), np.array(by_default)
     )
 
 
-def tables(found: Mapping[str, Found]) -> list[Table]:
+def tables(found: Mapping[str, FoundMatches]) -> list[Table]:
     """How often matches of a score are right; what unrelated images get."""
     reliability = [
         (
