@@ -125,9 +125,9 @@ Rows named `FRONT_END:MATCHER` that share a front-end see the very same keypoint
 then `--peers DIR`). `linglue` is what users get: `linpoint` is the default front-end; a network that has a learned
 consensus uses it, others the filter with consensus and completion. `linglue-paper` has the paper's filter in its place.
 `ratio` is mutual; `ratio-oneway` is Lowe's test alone. Constants were chosen on `entry-P10`, on validation pairs of
-held-out images and on some of the held-out scenes; nothing was chosen on Oxford, Fountain or Herz-Jesu, but their figures
-were seen in between. Held-out scenes are image collections with poses from a reconstruction by ALIKED + LightGlue
-(`benchmarks/pose_scenes.py`), which favours `aliked:lightglue` a little.
+held-out images and on some of the held-out scenes; nothing was chosen on Oxford, Fountain or Herz-Jesu, but their
+figures were seen in between. Held-out scenes are image collections with poses from a reconstruction by ALIKED and
+LightGlue (`benchmarks/pose_scenes.py`), which favours `aliked:lightglue` a little.
 """
 STANDINGS = """Against the best of the others on the same features, measure by measure."""
 OTHER_PAGES = """## Measured on pages of their own

@@ -132,7 +132,7 @@ class Suite:
         found = sorted(path for path in folder.glob("*") if (path / "gt").is_dir())
         if not found:
             raise NoData(f"{folder}: holds no scene with images/ and gt/; benchmarks/pose_scenes.py makes some")
-        return found[:QUICK_SCENES] if self.quick else found
+        return sorted(found, key=_images)[:QUICK_SCENES] if self.quick else found
 
     def extract(self, features: str = "sift", keypoints: int = 2048, resize: int | None = 1024) -> ExtractConfig:
         """Features of a section; a quick run takes fewer, and the same for all sections, which then share them.
@@ -153,6 +153,10 @@ class Suite:
             quick: of a quick one.
         """
         return list(quick if self.quick else full)
+
+
+def _images(scene: Path) -> int:
+    return len(list((scene / "gt").iterdir()))
 
 
 Section = Callable[[Suite], Result]

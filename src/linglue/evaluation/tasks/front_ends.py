@@ -59,8 +59,7 @@ def evaluate(
     work, extract = Path(work), extract or ExtractConfig(max_keypoints=2048, resize=1024)
     if not planes and not scenes:
         raise LinGlueError("no data to measure on, expected planes or scenes")
-    prepared = prepare([f"{name}:{MATCHER}" for name in front_ends], extract)
-    methods = prepared.ready
+    methods = (prepared := prepare([f"{name}:{MATCHER}" for name in front_ends], extract)).ready
     summary: dict[str, dict[str, Any]] = {}
     for folder in map(Path, planes):
         name = folder.resolve().name
@@ -79,7 +78,7 @@ def evaluate(
         _plain(name): measure_apart(method.extract, [Path(image) for image in images], threads)
         for name, method in (methods.items() if images else ())
     }
-    rows = [{"set": group, "front_end": name, **_flat(v)} for group, of in summary.items() for name, v in of.items()]
+    rows = [{"set": group, "front_end": n, **_flat(v)} for group, of in summary.items() for n, v in of.items()]
     if costs:
         summary["costs"] = {name: asdict(cost) for name, cost in costs.items()}
     missing = {_plain(name): why for name, why in prepared.missing.items()}

@@ -90,16 +90,20 @@ def evaluate(
         "scenes": [str(scene) for scene in scenes],
         "given_up": {subject.name: why for subject, why in failed.items()},
     }
-    note = (
+    note = _note(threads, repeats, limits)
+    missing = {subject.name: why for subject, why in failed.items() if why == "no weights"}
+    problems = [f"{subject.name}: {why}" for subject, why in failed.items()]
+    parts = [*tables(rows, sizes, exponents, {s.name: why for s, why in failed.items()}), *_accuracy_table(accuracy)]
+    return Result("scalability", summary, rows, "costs", parts, note, settings, len(rows), 0, missing, problems)
+
+
+def _note(threads: int, repeats: int, limits: Limits) -> str:
+    return (
         f"synthetic keypoints, half of them with a true match; {threads} thread(s), medians of {repeats}; linglue: "
         f"what is shipped for {DEFAULT_FEATURES}; presets as the identity start with the filter, peers with their "
         f"weights; given up beyond {limits.seconds:g} s of CPU time or "
         f"{limits.megabytes} MB; n^: exponent fitted from 4096 on, or to all sizes where that leaves fewer than two"
     )
-    missing = {subject.name: why for subject, why in failed.items() if why == "no weights"}
-    problems = [f"{subject.name}: {why}" for subject, why in failed.items()]
-    parts = [*tables(rows, sizes, exponents, {s.name: why for s, why in failed.items()}), *_accuracy_table(accuracy)]
-    return Result("scalability", summary, rows, "costs", parts, note, settings, len(rows), 0, missing, problems)
 
 
 def _kept(work: Path, subject: Subject, size: int, threads: int, repeats: int, limits: Limits) -> list[Cost] | str:
