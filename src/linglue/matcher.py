@@ -56,7 +56,15 @@ class MatcherConfig:
 
     def build(self) -> PairMatcher:
         """The matcher itself, or a LinGlueError that says what it lacks."""
-        matcher: PairMatcher = MATCHERS.get(self.name)(self)
+        make = MATCHERS.get(self.name)
+        try:
+            matcher: PairMatcher = make(self)
+        except TypeError as error:
+            if ":" not in self.name:
+                raise
+            raise LinGlueError(f"matcher {self.name!r} cannot be made of a MatcherConfig ({error})") from error
+        if not (hasattr(matcher, "match") and hasattr(matcher, "settings")):
+            raise LinGlueError(f"matcher {self.name!r} made a {type(matcher).__name__}, expected a PairMatcher")
         return matcher
 
 

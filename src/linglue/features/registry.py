@@ -140,7 +140,9 @@ def _extractor_class(name: str) -> type[Extractor]:
     from linglue.features.base import Extractor
 
     if not (isinstance(found, type) and issubclass(found, Extractor)):
-        raise LinGlueError(f"front-end {name} is {found!r}, expected a subclass of linglue.features.base.Extractor")
+        raise LinGlueError(
+            f"front-end {name!r} is a {type(found).__name__}, expected a subclass of linglue.features.base.Extractor"
+        )
     missing = [fact for fact in ("kind", "dim", "licence") if not hasattr(found, fact)]
     missing += sorted(found.__abstractmethods__)
     if missing:

@@ -61,6 +61,8 @@ class Exif:
 
 def read_exif(path: str | Path) -> Exif | None:
     """The header of an image file; None where Pillow cannot read it."""
+    if not Path(path).is_file():  # opening a pipe would never end
+        return None
     try:
         with PillowImage.open(path) as image:
             tags = _tags(image)

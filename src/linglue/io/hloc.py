@@ -61,7 +61,7 @@ def load_hloc_features(
         }
     for key in ("keypoints", "descriptors", "image_size"):
         if key not in arrays:
-            raise LinGlueError(f"{path}: image {name!r} has no {key}, needed are keypoints, descriptors and image_size")
+            raise LinGlueError(f"{path}: image {name!r} has no {key}, expected keypoints, descriptors and image_size")
     scores: Any = arrays.get("scores", arrays.get("keypoint_scores"))  # SuperPoint's and DISK's or ALIKED's name
     scales, oris = arrays.get("scales"), arrays.get("oris")
     if dog:

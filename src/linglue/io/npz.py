@@ -156,7 +156,7 @@ def _read(path: Path, needed: tuple[str, ...]) -> Arrays:
         raise LinGlueError(f"{path}: damaged or not a {path.suffix} file of arrays") from error
     for name in needed:
         if name not in arrays:
-            raise LinGlueError(f"{path}: {name} is missing, needed are {', '.join(needed)}")
+            raise LinGlueError(f"{path}: {name} is missing, expected {', '.join(needed)}")
     return arrays
 
 

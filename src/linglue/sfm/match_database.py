@@ -117,7 +117,7 @@ def _match(
         except LinGlueError as error:
             raise LinGlueError(f"{path}: {error}") from error
         if len(features) and features.dim == 0:
-            raise LinGlueError(f"{path}: image {images[image_id].name!r} has no descriptors, needed are COLMAP's SIFT")
+            raise LinGlueError(f"{path}: image {images[image_id].name!r} has no descriptors, expected COLMAP's SIFT")
         return features
 
     used = sorted({image_id for pair in pairs for image_id in pair})

@@ -286,4 +286,4 @@ def _query(server: Any, name: str, pose: Pose, size: float) -> Any:
 
 def _wxyz(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
     """The quaternion of a rotation as viser orders it."""
-    return np.roll(Rotation.from_matrix(rotation).as_quat(), 1)
+    return np.roll(Rotation.from_matrix(np.array(rotation)).as_quat(), 1)
