@@ -358,7 +358,6 @@ OTHER = [
     ("match photos/a.png photos/b.png --matcher os:path", "'os:path' is a module, expected a class or function"),
     ("match photos/a.png photos/b.png --matcher os:getcwd", "'os:getcwd' cannot be made of a MatcherConfig"),
     ("match photos/a.png photos/b.png --matcher builtins:str", "'builtins:str' made a str, expected a PairMatcher"),
-    ("match photos/a.png photos/b.png --matcher broken:matcher", "'broken:matcher' cannot be loaded"),
     ("match photos/a.png photos/b.png --features os:path", "'os:path' is a module, expected a class or function"),
     ("reconstruct photos -o new --mapper os:path", "'os:path' is a module, expected a class or function"),
     ("pairs extracted --pairs os:path", "'os:path' is a module, expected a class or function"),

@@ -180,7 +180,6 @@ def _bad_images() -> None:
     shutil.copy("photos/b.png", "line-break/two\nlines.png")
     os.mkfifo("pipe/b.png")
     os.mkfifo("pipe.toml")
-    Path("broken.py").write_text("def matcher(:\n")
     Path("list-blank.txt").write_text("\n\n")
     Path("list.txt").write_text("missing.png\n")
     Path("list-escape.txt").write_text("../secret.png\n")

@@ -29,7 +29,12 @@ class Download:
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """What a user must know to choose a front-end; readable without loading it."""
+    """What a user must know to choose a front-end; readable without loading it.
+
+    Example:
+        >>> FRONT_ENDS["linpoint"].needs_weights
+        False
+    """
 
     name: str  # also Features.kind of what it extracts
     dim: int  # descriptor length
@@ -106,6 +111,9 @@ def front_end(name: str) -> FrontEnd:
     Args:
         name: as for `make_extractor`.
 
+    Returns:
+        Name, descriptor length, licence, and which weights it needs.
+
     Example:
         >>> front_end("superpoint").dim
         256
@@ -123,6 +131,9 @@ def make_extractor(name: str, weights: str | Path | None = None, device: str = "
         name: one of FRONT_ENDS, one that another package offers, or "package.module:Class".
         weights: its weights file; without, it looks where `linglue models --fetch` and kornia put theirs.
         device: where it computes, "cpu" or "cuda".
+
+    Returns:
+        A front-end with its weights loaded.
 
     Raises:
         LinGlueError: no such front-end, or its weights are missing or do not fit.

@@ -54,6 +54,12 @@ def match_database(path: str | Path, pairs: str | Path, matcher: MatcherConfig, 
         pairs: "existing" (those the database has matches of), "exhaustive", or a pair list file.
         matcher: for SIFT features.
         verify: estimate the two-view geometries, without which no mapper can start.
+
+    Returns:
+        How many pairs were matched, kept and verified.
+
+    Example:
+        >>> match_database("database.db", "existing", MatcherConfig(features="sift")).verified  # doctest: +SKIP
     """
     path = Path(path)
     check_database(path)

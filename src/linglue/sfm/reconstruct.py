@@ -29,7 +29,12 @@ from linglue.sfm.workspace import Workspace
 
 @dataclass(frozen=True)
 class ReconstructConfig:
-    """Everything a user can choose."""
+    """Everything a user can choose.
+
+    Example:
+        >>> ReconstructConfig(pairs=PairsConfig("sequential", overlap=5)).pictures
+        True
+    """
 
     extract: ExtractConfig = field(default_factory=ExtractConfig)
     pairs: PairsConfig = field(default_factory=PairsConfig)
@@ -50,8 +55,12 @@ def reconstruct(images: Path, work: Workspace, config: ReconstructConfig | None 
         work: where everything is kept. Imported features in it are used as they are.
         config: all settings.
 
+    Returns:
+        What the model came to, as WORK/summary.json has it.
+
     Example:
-        summary = reconstruct(Path("images"), Workspace(Path("WORK")), ReconstructConfig(engine=Pool(4)))
+        >>> config = ReconstructConfig(engine=Pool(4))
+        >>> summary = reconstruct(Path("images"), Workspace(Path("WORK")), config)  # doctest: +SKIP
     """
     config = config or ReconstructConfig()
     watch = Stopwatch("cpu")
@@ -98,6 +107,12 @@ def map_work(
         images: folder of the images, for EXIF and colours; None: where they were extracted from.
         pictures: also draw the model.
         overwrite: replace what LinGlue did not make, too.
+
+    Returns:
+        As `reconstruct`.
+
+    Example:
+        >>> map_work(Workspace(Path("WORK"))).model.points  # doctest: +SKIP
     """
     watch = Stopwatch("cpu")
     if not work.matches_file.is_file():

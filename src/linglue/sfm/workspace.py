@@ -25,7 +25,12 @@ MODEL_FILES = ("cameras.bin", "images.bin", "points3D.bin")  # without any of th
 
 @dataclass(frozen=True)
 class Workspace:
-    """Names of everything in a work folder, and the record of what LinGlue made there."""
+    """Names of everything in a work folder, and the record of what LinGlue made there.
+
+    Example:
+        >>> Workspace(Path("WORK")).model.as_posix()
+        'WORK/model'
+    """
 
     folder: Path
 

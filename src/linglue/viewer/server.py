@@ -61,6 +61,9 @@ class Viewer(Page):
         source: what is shown.
         host: the address to listen on; other than 127.0.0.1 lets others look, too.
         port: 0 for any that is free.
+
+    Example:
+        >>> Viewer(WorkContents(Workspace(Path("WORK")))).run()  # doctest: +SKIP
     """
 
     def __init__(self, source: WorkContents, host: str = "127.0.0.1", port: int = 8080) -> None:
