@@ -24,6 +24,25 @@ _STYLES = (
     ("#000000", ":", "x"),
 )
 _OURS = ("#D55E00", "-", "*")
+_FRONT_ENDS = {
+    "linpoint": "#D55E00",
+    "sift": "#0072B2",
+    "superpoint": "#009E73",
+    "aliked": "#CC79A7",
+    "disk": "#E69F00",
+    "xfeat": "#56B4E9",
+}
+_LINES = {
+    "mnn": (":", "o"),
+    "ratio": ("--", "s"),
+    "ratio-oneway": ("--", "D"),
+    "adalam": ("-.", "v"),
+    "colmap-sift": (":", "x"),
+    "superglue": ("--", "^"),
+    "superglue-10": ("-.", "^"),
+    "lightglue": ("--", "P"),
+    "linglue-paper": ("-.", "s"),
+}
 _DEGREES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 _METRES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5)
 Errors = Mapping[str, Mapping[str, Sequence[float]]]  # by scene and method
@@ -143,14 +162,15 @@ def _panels(titles: Sequence[str]) -> tuple[Any, list[Any]]:
 
 
 def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool, label: str | None = None) -> None:
-    ours = method == OURS or method.endswith(f":{OURS}")
-    colour, dashes, marker = _STYLES[number % len(_STYLES)]
-    if number >= len(_STYLES):  # the colours again, with other markers
+    front_end, _, matcher = method.rpartition(":")
+    ours = matcher == OURS
+    colour, dashes, marker = _OURS if ours else _STYLES[number % len(_STYLES)]
+    if number >= len(_STYLES) and not ours:  # the colours again, with other markers
         marker = _STYLES[(number + 1) % len(_STYLES)][2]
-    if method == OURS:
-        colour, dashes, marker = _OURS
-    elif ours:  # with several front-ends, each has its own colour
-        dashes, marker = _OURS[1:]
+    if front_end:  # with several front-ends each has its colour, and each matcher its line
+        colour = _FRONT_ENDS.get(front_end, colour)
+        if not ours:
+            dashes, marker = _LINES.get(matcher.partition("/")[0], (dashes, marker))
     axis.plot(
         x,
         y,
@@ -159,7 +179,7 @@ def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool, la
         linestyle=dashes,
         marker=marker if marked else None,
         markersize=7 if ours else 4,
-        linewidth=2.2 if ours else 1.5,
+        linewidth=2.2 if ours else 1.3,
         drawstyle="default" if marked else "steps-post",
         zorder=3 if ours else 2,
         clip_on=not marked,  # markers on the frame stay whole
@@ -168,7 +188,7 @@ def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool, la
 
 def _save(figure: Any, axes: Sequence[Any], path: Path) -> None:
     handles, labels = axes[0].get_legend_handles_labels()
-    columns = min(len(labels), 2 + len(axes))  # as many as fit the width
+    columns = min(len(labels), 1 + len(axes))  # as many as fit the width
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)

@@ -68,6 +68,9 @@ def evaluate(
 
     Returns:
         One row per subject, part and size; tables of time, memory and accuracy.
+
+    Example:
+        >>> print(evaluate("work", sizes=[1024, 2048]).text())  # doctest: +SKIP
     """
     work, limits = Path(work), limits or Limits()
     order = [(subject, size) for size in sizes for subject in subjects]  # load hits all subjects of a size alike
@@ -98,6 +101,7 @@ def evaluate(
 
 
 def _note(threads: int, repeats: int, limits: Limits) -> str:
+    """How the tables came about."""
     return (
         f"synthetic keypoints, half of them with a true match; {threads} thread(s), medians of {repeats}; linglue: "
         f"what is shipped for {DEFAULT_FEATURES}; presets as the identity start with the filter, peers with their "
