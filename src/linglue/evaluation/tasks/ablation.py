@@ -141,14 +141,10 @@ def evaluate(
             engine: where images are extracted and pairs matched; None: in this process.
 
         Returns:
-    <<<<<<< HEAD
-            One row per task, front-end, method and number of keypoints.
-    =======
-            One row per task, method and number of keypoints.
+        One row per task, front-end, method and number of keypoints.
 
-        Example:
-            >>> evaluate(["hpatches"], [], "work").text()  # doctest: +SKIP
-    >>>>>>> main
+    Example:
+        >>> evaluate(["hpatches"], [], "work").text()  # doctest: +SKIP
     """
     if not data and not scenes:
         raise LinGlueError("no data to measure on, expected --homography or --localization")

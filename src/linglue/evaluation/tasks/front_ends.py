@@ -55,6 +55,9 @@ def evaluate(
 
     Returns:
         One row per set and front-end; a table per set, and one of costs.
+
+    Example:
+        >>> evaluate(["hpatches"], {}, "work", front_ends=["linpoint", "sift"]).text()  # doctest: +SKIP
     """
     work, extract = Path(work), extract or ExtractConfig(max_keypoints=2048, resize=1024)
     if not planes and not scenes:

@@ -108,6 +108,9 @@ def evaluate(
 
     Returns:
         One row per front-end; a front-end whose own weights are not at hand is "no weights".
+
+    Example:
+        >>> evaluate(["scenes/bonsai", "scenes/counter"]).text()  # doctest: +SKIP
     """
     folders = [Path(scene) for scene in scenes]
     check_scene_names(folders)
