@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,6 +125,17 @@ def test_public_functions_and_classes_say_what_they_are_for():
         if not ast.get_docstring(node)
     }
     assert silent == set()
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """One word for one thing: no two public classes of the package share a name."""
+    names = Counter(
+        name
+        for path in PACKAGE.rglob("*.py")
+        for name, node in public_parts(ast.parse(path.read_text(encoding="utf-8")).body)
+        if isinstance(node, ast.ClassDef) and "." not in name
+    )
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 # Methods whose arguments the base class or protocol describes.

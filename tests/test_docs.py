@@ -139,6 +139,15 @@ def test_commands_of_the_readme_run(reader, monkeypatch):
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
+def test_no_placeholder_is_left(document):
+    """Words in capitals with an underscore that are neither code nor the name of a variable of the environment."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    prose = re.sub(r"^```.*?^```|`[^`\n]*`|^    [^\n]*$", "", text, flags=re.M | re.S)
+    words = re.findall(r"\b(?:[A-Z]+_[A-Z_]+|TODO|FIXME|TBD|XXX|\?\?\?)\b", prose)
+    assert [word for word in words if not word.startswith(("LINGLUE_", "TORCH_", "OMP_"))] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_lead_somewhere(document):
     text = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.M | re.S)
     for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", text):

@@ -50,7 +50,7 @@ def test_area_under_the_curve_is_the_exact_trapezoid() -> None:
 
 @pytest.mark.parametrize(("rotation", "translation", "error"), [(1.0, 4.0, 4.0), (6.0, 2.0, 6.0)])
 def test_pose_error_is_the_larger_of_both_angles(rotation: float, translation: float, error: float) -> None:
-    found = pose.PairScore("a-b", "scene", (9, 9), 10, 5, rotation, translation, 0.1)
+    found = pose.PoseScore("a-b", "scene", (9, 9), 10, 5, rotation, translation, 0.1)
     assert found.error == error
     assert pose.summarise({"mnn": [found]})["scene"]["mnn"]["auc"]["10"] == pytest.approx((10 - error / 2) / 10)
 

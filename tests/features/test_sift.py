@@ -6,12 +6,18 @@ import pytest
 from skimage import data
 
 from linglue.features.sift import Sift
+from linglue.types import Features
 
 
 def blob(x: float, y: float, sigma: float = 5.0, size: tuple[int, int] = (160, 128)) -> np.ndarray:
     """(H, W) grey image of a bright Gaussian centred at x, y."""
     xs, ys = np.meshgrid(np.arange(size[0]), np.arange(size[1]))
     return (30 + 200 * np.exp(-((xs - x) ** 2 + (ys - y) ** 2) / (2 * sigma**2))).round().astype(np.uint8)
+
+
+def places(features: Features) -> set[tuple[float, ...]]:
+    """x, y and scale of the keypoints; those of several orientations once."""
+    return set(map(tuple, np.column_stack([features.keypoints, features.scales]).tolist()))
 
 
 @pytest.mark.parametrize("centre", [(60, 50), (61, 50), (60.5, 49.5)])
@@ -42,7 +48,7 @@ def test_orientation_is_radians_from_x_towards_y():
 
 def test_descriptors_have_unit_length():
     features = Sift().extract(data.camera(), max_keypoints=200)
-    assert features.descriptors.shape == (200, 128)
+    assert features.descriptors.shape == (len(features), 128)
     assert np.allclose(np.linalg.norm(features.descriptors, axis=1), 1, atol=1e-5)
     assert features.kind == "sift"
 
@@ -50,8 +56,22 @@ def test_descriptors_have_unit_length():
 def test_the_strongest_are_kept():
     every = Sift().extract(data.camera(), max_keypoints=100_000)
     some = Sift().extract(data.camera(), max_keypoints=100)
-    assert len(some) == 100
-    assert np.allclose(np.sort(some.scores), np.sort(every.scores)[-100:])
+    assert len(places(some)) == 100 < len(some)
+    assert np.allclose(np.sort(some.scores), np.sort(every.scores)[-len(some) :])
+
+
+def test_places_are_counted_and_all_their_orientations_kept():
+    """As COLMAP counts: a place with two orientations is one of `max_keypoints`."""
+    every = Sift().extract(data.camera(), max_keypoints=100_000)
+    some = Sift().extract(data.camera(), max_keypoints=150)
+    whole = {place: (every.keypoints == np.array(place[:2])).all(axis=1).sum() for place in places(some)}
+    kept = {place: (some.keypoints == np.array(place[:2])).all(axis=1).sum() for place in places(some)}
+    assert kept == whole and max(kept.values()) > 1
+
+
+def test_tiles_are_counted_together():
+    whole = Sift().extract(data.camera(), max_keypoints=150, tile=256)
+    assert len(places(whole)) == 150
 
 
 def test_mask_comes_before_the_choice_of_the_strongest():
@@ -60,7 +80,7 @@ def test_mask_comes_before_the_choice_of_the_strongest():
     mask[:, 350:] = True
     inside = Sift().extract(camera, max_keypoints=100_000, mask=mask)
     assert len(inside) > 50
-    assert len(Sift().extract(camera, max_keypoints=50, mask=mask)) == 50
+    assert len(places(Sift().extract(camera, max_keypoints=50, mask=mask))) == 50
     pixels = np.rint(inside.keypoints).astype(int)
     assert mask[pixels[:, 1], pixels[:, 0]].all()
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from linglue.matching.motion import EDGE, LOCAL, TINY, WHOLE, ends_of, rigid_motion, whole_motion
 from linglue.matching.nearest import SIDE, Candidates, describe_candidates, find_candidates, nearest_k
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 from linglue.matching.voting import CHOICE, PRIOR, UNLIKELY, Scored, Voting, VotingConfig
 
 
@@ -106,7 +106,7 @@ def local_motion(side: Side, belief: Tensor, voters: Tensor) -> tuple[Tensor, Te
 
 
 def describe_voters(
-    u: Tensor, w: Tensor, spacing: Tensor, view: View, other: View, pairs: Tensor, voters: Tensor
+    u: Tensor, w: Tensor, spacing: Tensor, view: Keypoints, other: Keypoints, pairs: Tensor, voters: Tensor
 ) -> Tensor:
     """(E, K, EDGE) how voters look from candidates.
 
@@ -197,7 +197,7 @@ class PlainLook(nn.Module):
         self.rounds = nn.ModuleList(PlainRound(config) for _ in range(config.rounds))
 
     def forward(
-        self, view0: View, view1: View, candidates: Candidates, votes: Tensor, prior: Tensor
+        self, view0: Keypoints, view1: Keypoints, candidates: Candidates, votes: Tensor, prior: Tensor
     ) -> tuple[Scored, list[Tensor] | None]:
         """Logits of the candidates, of which `votes` (E,) have a vote; where voters predict the partners to be."""
         own = torch.cat([candidates.similarity[:, None], prior], dim=1)  # (E, 1 + PRIOR)
@@ -214,7 +214,7 @@ class PlainLook(nn.Module):
             logits.append(logit)
         return Scored(logits, candidates), predicted
 
-    def _side(self, view: View, other: View, candidates: Candidates, voters: Tensor, side: int) -> Side:
+    def _side(self, view: Keypoints, other: Keypoints, candidates: Candidates, voters: Tensor, side: int) -> Side:
         """Which voters each keypoint of `view` has, and how they look from its candidates."""
         # Unit: the longer side of the image, so that sizes and resolutions do not matter.
         points, partners = view.points / view.size.max(), other.points / other.size.max()
@@ -263,7 +263,7 @@ class PlainVoting(Voting):
         super().__init__(config)
         self.looks = nn.ModuleList(PlainLook(config) for _ in range(2))
 
-    def forward(self, view0: View, view1: View, x0: Tensor, x1: Tensor) -> list[Scored]:
+    def forward(self, view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor) -> list[Scored]:
         """What both looks say."""
         there, back = nearest_k(x0, x1, self.config.candidates)
         candidates = find_candidates(there, back)
@@ -283,7 +283,7 @@ class PlainVoting(Voting):
 
     @torch.no_grad()
     def _plain_pairs(
-        self, first: Scored, predicted: list[Tensor], view0: View, view1: View, x0: Tensor, x1: Tensor
+        self, first: Scored, predicted: list[Tensor], view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Pairs (E', 2) for the second look, and (E',) which candidates of the first they are, −1 for new ones."""
         pairs, scores = first.candidates.pairs, first.scores()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linglue.matching.nearest import Nearest
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 
 SIZE = torch.tensor([640.0, 480.0])
 AFFINE = torch.tensor([[0.8, -0.2], [0.25, 0.65]])  # keeps all points within the image
@@ -30,14 +30,14 @@ def bent(points: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Scene:
-    view0: View
-    view1: View
+    view0: Keypoints
+    view1: Keypoints
     x0: Tensor  # (N, D) unit descriptors
     x1: Tensor
     truth: Tensor  # (N,) index in image 1, −1 for outliers
 
     @property
-    def views(self) -> tuple[View, View]:
+    def views(self) -> tuple[Keypoints, Keypoints]:
         return self.view0, self.view1
 
     def bare(self) -> Scene:
@@ -62,13 +62,13 @@ class Scene:
         return correct / max(1, len(pairs)), correct / max(1, int((self.truth >= 0).sum()))
 
 
-def _bare(view: View) -> View:
-    return View(view.points, view.size)
+def _bare(view: Keypoints) -> Keypoints:
+    return Keypoints(view.points, view.size)
 
 
-def _pick(view: View, order: Tensor) -> View:
+def _pick(view: Keypoints, order: Tensor) -> Keypoints:
     scales, oris = (None if v is None else v[order] for v in (view.scales, view.oris))
-    return View(view.points[order], view.size, scales, oris)
+    return Keypoints(view.points[order], view.size, scales, oris)
 
 
 def make_scene(
@@ -89,8 +89,8 @@ def make_scene(
     x0, x1 = (torch.randn(count, dim, generator=random) for _ in range(2))
     x1[:inliers] = x0[:inliers] + 0.3 * torch.randn(inliers, dim, generator=random)
     scene = Scene(
-        View(points0, SIZE, scales0, oris0),
-        View(points1, SIZE, scales1, oris1),
+        Keypoints(points0, SIZE, scales0, oris0),
+        Keypoints(points1, SIZE, scales1, oris1),
         F.normalize(x0, dim=1),
         F.normalize(x1, dim=1),
         torch.where(torch.arange(count) < inliers, torch.arange(count), -1),

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from linglue.matching.completion import CompletionConfig, complete
 from linglue.matching.local_affine import FilterConfig, LocalMatches, filtered_matches
 from linglue.matching.nearest import nearest_both_ways
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 
 from .scene import AFFINE, Scene, affine, bent, make_scene, sorted_pairs
 
@@ -72,12 +72,12 @@ def test_accepted_outliers_are_dropped():
     points1 = scene.view1.points.clone()
     outliers = [int(index[0]), int(index[50])]
     points1[scene.truth[[*outliers, int(lonely)]]] += 30
-    view1 = View(points1, scene.view1.size)
+    view1 = Keypoints(points1, scene.view1.size)
     accepted = LocalMatches(
         torch.stack([index, scene.truth[index]], dim=1), torch.full((len(index),), 0.9), AFFINE.expand(len(index), 2, 2)
     )
     pairs, _ = complete(
-        View(scene.view0.points, scene.view0.size), view1, scene.x0, scene.x1, accepted, CompletionConfig()
+        Keypoints(scene.view0.points, scene.view0.size), view1, scene.x0, scene.x1, accepted, CompletionConfig()
     )
     assert not {(i, int(scene.truth[i])) for i in outliers} & set(sorted_pairs(pairs))
     assert set(sorted_pairs(accepted.pairs)) - set(sorted_pairs(pairs)) == {(i, int(scene.truth[i])) for i in outliers}
@@ -126,7 +126,7 @@ def test_orientations_and_scales_must_agree():
         values = getattr(scene.view1, name).clone()
         values[victims] = change(values[victims])
         fields = {n: getattr(scene.view1, n) for n in ("points", "size", "scales", "oris")}
-        changed = Scene(scene.view0, View(**{**fields, name: values}), scene.x0, scene.x1, scene.truth)
+        changed = Scene(scene.view0, Keypoints(**{**fields, name: values}), scene.x0, scene.x1, scene.truth)
         pairs = run(changed)[1]
         assert not set(pairs[:, 1].tolist()) & set(victims.tolist())
         assert len(pairs) < plain - 100

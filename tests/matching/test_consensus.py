@@ -8,7 +8,7 @@ import torch
 from linglue.matching import consensus as module
 from linglue.matching.consensus import ConsensusConfig, drop_contradicted
 from linglue.matching.local_affine import LocalMatches
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 
 from .scene import AFFINE, SIZE, affine, bent
 
@@ -28,7 +28,7 @@ def matches(warp, count: int = 400, wrong: int = 0):
     maps = torch.stack([(warp(points0 + s) - warp(points0 - s)) for s in step], dim=2)
     index = torch.arange(count)
     accepted = LocalMatches(torch.stack([index, index], dim=1), torch.linspace(1, 0.5, count), maps)
-    return View(points0, SIZE), View(points1, SIZE), accepted
+    return Keypoints(points0, SIZE), Keypoints(points1, SIZE), accepted
 
 
 @pytest.mark.parametrize("warp", [affine, bent])
@@ -62,6 +62,6 @@ def test_a_mirrored_map_is_no_problem():
     """Pictures may be mirrored; all matches agree on it."""
     view0, _, accepted = matches(affine)
     mirror = torch.diag(torch.tensor([-1.0, 1.0])) @ AFFINE
-    view1 = View(view0.points @ mirror.T + torch.tensor([640.0, 0.0]), SIZE)
+    view1 = Keypoints(view0.points @ mirror.T + torch.tensor([640.0, 0.0]), SIZE)
     mirrored = LocalMatches(accepted.pairs, accepted.confidence, mirror.expand(400, 2, 2))
     assert len(consistent(view0, view1, mirrored).pairs) == 400

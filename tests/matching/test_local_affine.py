@@ -20,7 +20,7 @@ from linglue.matching.local_affine import (
     stretch_limits,
 )
 from linglue.matching.nearest import Nearest, nearest_both_ways
-from linglue.matching.neighborhood import View, select
+from linglue.matching.neighborhood import Keypoints, select
 
 from .scene import AFFINE, SIZE, Scene, affine, bent, make_scene, sorted_pairs
 
@@ -68,9 +68,9 @@ def test_many_to_one_candidates_become_one_to_one():
     """Keypoints that all have the same nearest neighbour: only one of them may keep it."""
     scene = make_scene(300, 0)
     twins = torch.arange(100)
-    view0 = View(torch.cat([scene.view0.points, scene.view0.points[twins] + 0.01]), SIZE)
+    view0 = Keypoints(torch.cat([scene.view0.points, scene.view0.points[twins] + 0.01]), SIZE)
     x0 = torch.cat([scene.x0, scene.x0[twins]])
-    found = filtered_matches(view0, View(scene.view1.points, SIZE), *nearest_both_ways(x0, scene.x1), CONFIG)
+    found = filtered_matches(view0, Keypoints(scene.view1.points, SIZE), *nearest_both_ways(x0, scene.x1), CONFIG)
     assert len(set(found.pairs[:, 1].tolist())) == len(found.pairs) >= 290
 
 
@@ -91,7 +91,7 @@ def test_identical_images_with_several_keypoints_at_one_place():
     again = torch.randint(0, 600, (100,), generator=random)
     index = torch.cat([torch.arange(600), again])
     oris = torch.cat([scene.view0.oris, scene.view0.oris[again] + 2])
-    view = View(scene.view0.points[index], SIZE, scene.view0.scales[index], oris)
+    view = Keypoints(scene.view0.points[index], SIZE, scene.view0.scales[index], oris)
     x = torch.cat([scene.x0, torch.nn.functional.normalize(torch.randn(100, 32, generator=random), dim=1)])
     found = filtered_matches(view, view, *nearest_both_ways(x, x), CONFIG)
     assert (found.pairs[:, 0] == found.pairs[:, 1]).all()
@@ -114,7 +114,7 @@ def test_orientation_and_scale_are_used(name, change):
     values = getattr(scene.view1, name).clone()
     values[wrong] = change(values[wrong])
     fields = {n: getattr(scene.view1, n) for n in ("points", "size", "scales", "oris")}
-    view1 = View(**{**fields, name: values})
+    view1 = Keypoints(**{**fields, name: values})
     found = filtered_matches(scene.view0, view1, *nearest_both_ways(scene.x0, scene.x1), CONFIG)
     assert not set(found.pairs[:, 1].tolist()) & set(wrong.tolist())
     assert len(found.pairs) > 540
@@ -124,7 +124,7 @@ def test_turned_matches_do_not_support_each_other():
     """Orientations that differ from match to match by more than 30° leave no neighborhood."""
     scene = make_scene(300, 0)
     random = torch.Generator().manual_seed(0)
-    view1 = View(scene.view1.points, SIZE, None, torch.rand(300, generator=random) * 2 * math.pi)
+    view1 = Keypoints(scene.view1.points, SIZE, None, torch.rand(300, generator=random) * 2 * math.pi)
     found = filtered_matches(scene.view0, view1, *nearest_both_ways(scene.x0, scene.x1), CONFIG)
     assert len(run(scene).pairs) > 270
     assert len(found.pairs) < 10
@@ -134,7 +134,7 @@ def test_orientation_differences_wrap_around():
     scene = make_scene(200, 0)
     random = torch.Generator().manual_seed(0)
     turns = 2 * math.pi * torch.randint(-3, 4, (200,), generator=random)
-    view1 = View(scene.view1.points, SIZE, scene.view1.scales, scene.view1.oris + turns)
+    view1 = Keypoints(scene.view1.points, SIZE, scene.view1.scales, scene.view1.oris + turns)
     found = filtered_matches(scene.view0, view1, *nearest_both_ways(scene.x0, scene.x1), CONFIG)
     assert sorted_pairs(found.pairs) == sorted_pairs(run(scene).pairs)
 
@@ -188,7 +188,7 @@ def test_block_sizes_do_not_matter(residuals, block_entries, monkeypatch):
 def test_too_few_keypoints(counts):
     random = torch.Generator().manual_seed(0)
     x0, x1 = (torch.randn(n, 4, generator=random) for n in counts)
-    view0, view1 = (View(torch.rand(n, 2, generator=random) * SIZE, SIZE) for n in counts)
+    view0, view1 = (Keypoints(torch.rand(n, 2, generator=random) * SIZE, SIZE) for n in counts)
     found = filtered_matches(view0, view1, *nearest_both_ways(x0, x1), CONFIG)
     assert found.pairs.shape == (0, 2)
     assert found.confidence.shape == (0,)
@@ -196,7 +196,7 @@ def test_too_few_keypoints(counts):
 
 
 def test_all_keypoints_at_one_place():
-    view = View(torch.full((50, 2), 9.0), SIZE)
+    view = Keypoints(torch.full((50, 2), 9.0), SIZE)
     x = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
     found = filtered_matches(view, view, *nearest_both_ways(x, x), CONFIG)
     assert torch.isfinite(found.confidence).all()
@@ -206,7 +206,7 @@ def test_all_keypoints_at_one_place():
 def test_keypoints_in_a_row():
     """Collinear keypoints determine no linear map: whatever comes out is finite."""
     points = torch.stack([torch.linspace(0, 200, 60), torch.full((60,), 50.0)], dim=1)
-    view = View(points, SIZE)
+    view = Keypoints(points, SIZE)
     x = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
     found = filtered_matches(view, view, *nearest_both_ways(x, x), CONFIG)
     assert torch.isfinite(found.maps).all()
@@ -216,7 +216,7 @@ def test_keypoints_in_a_row():
 @pytest.mark.parametrize(("zoom", "accepted"), [(0.12, False), (0.3, True), (4.0, True), (8.0, False)])
 def test_huge_stretch_is_rejected(zoom, accepted):
     scene = make_scene(300, 0, warp=lambda points: points * zoom, noise=0.02).bare()
-    view1 = View(scene.view1.points, SIZE * zoom)
+    view1 = Keypoints(scene.view1.points, SIZE * zoom)
     found = filtered_matches(scene.view0, view1, *nearest_both_ways(scene.x0, scene.x1), CONFIG)
     assert len(found.pairs) > 280 if accepted else len(found.pairs) == 0
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from linglue.matching.motion import GEOMETRY, WHOLE, epipolar_distance, rigid_motion, transfer_distance, whole_motion
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 
 SIZE = torch.tensor([1000.0, 800.0])
 
@@ -56,7 +56,7 @@ def test_candidates_that_follow_most_matches_stand_out(flat):
     points0, points1 = two_views(300, flat=flat)
     points1, right = with_outliers(points1, 0.5)
     pairs = same(300)
-    found = rigid_motion(View(points0, SIZE), View(points1, SIZE), pairs, pairs)
+    found = rigid_motion(Keypoints(points0, SIZE), Keypoints(points1, SIZE), pairs, pairs)
     assert found.shape == (300, GEOMETRY)
     off, share = found[:, 2 * int(flat)], found[:, 2 * int(flat) + 1]
     assert off[right].quantile(0.95) < off[~right].quantile(0.2)
@@ -65,7 +65,7 @@ def test_candidates_that_follow_most_matches_stand_out(flat):
 
 def test_geometry_does_not_depend_on_which_image_is_the_first():
     points0, points1 = two_views(200)
-    views = View(points0, SIZE), View(with_outliers(points1, 0.4)[0], SIZE)
+    views = Keypoints(points0, SIZE), Keypoints(with_outliers(points1, 0.4)[0], SIZE)
     pairs = same(200)
     assert torch.allclose(rigid_motion(*views, pairs, pairs), rigid_motion(*views[::-1], pairs, pairs), atol=1e-4)
 
@@ -73,7 +73,7 @@ def test_geometry_does_not_depend_on_which_image_is_the_first():
 @pytest.mark.parametrize("count", [0, 7, 8])
 def test_few_or_equal_matches_give_finite_numbers(count):
     points0, points1 = two_views(20)
-    views = View(points0, SIZE), View(points1, SIZE)
+    views = Keypoints(points0, SIZE), Keypoints(points1, SIZE)
     assert rigid_motion(*views, same(count), same(20)).isfinite().all()
     equal = torch.zeros(count, 2, dtype=torch.long)
     assert rigid_motion(*views, equal, same(20)).isfinite().all()

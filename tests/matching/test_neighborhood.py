@@ -9,7 +9,7 @@ import torch
 
 from linglue.matching import neighborhood as module
 from linglue.matching.nearest import nearest_both_ways
-from linglue.matching.neighborhood import View, pad_groups, seed_radius, select, select_seeds, split_by_size
+from linglue.matching.neighborhood import Keypoints, pad_groups, seed_radius, select, select_seeds, split_by_size
 
 from .scene import SIZE, make_scene
 
@@ -71,7 +71,7 @@ def test_neighborhoods_equal_definition(expansion, separation, block_entries, mo
     size0, size1 = torch.tensor([640.0, 480.0]), torch.tensor([700.0, 500.0])
     points0, points1 = scene.view0.points, scene.view1.points
     nearest0, nearest1 = nearest_both_ways(scene.x0, scene.x1)
-    selection = select(View(points0, size0), View(points1, size1), nearest0, nearest1, expansion, separation)
+    selection = select(Keypoints(points0, size0), Keypoints(points1, size1), nearest0, nearest1, expansion, separation)
     radius0, radius1 = math.sqrt(640 * 480 / (100 * math.pi)), math.sqrt(700 * 500 / (100 * math.pi))
     mutual = [nearest1.index[j] == i for i, j in enumerate(nearest0.index.tolist())]
     if separation:
@@ -106,7 +106,7 @@ def test_seeds_are_apart_and_do_not_depend_on_order():
 def test_few_keypoints(counts):
     x0, x1 = torch.randn(counts[0], 4), torch.randn(counts[1], 4)
     points0, points1 = torch.rand(counts[0], 2), torch.rand(counts[1], 2)
-    selection = select(View(points0, SIZE), View(points1, SIZE), *nearest_both_ways(x0, x1), 2.0)
+    selection = select(Keypoints(points0, SIZE), Keypoints(points1, SIZE), *nearest_both_ways(x0, x1), 2.0)
     assert len(selection.seeds) == min(counts)
     assert edges(selection) == ({(0, 0, 0)} if counts == (1, 1) else set())
 

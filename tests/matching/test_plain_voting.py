@@ -9,7 +9,7 @@ from torch import Tensor
 
 from linglue.matching import motion
 from linglue.matching.nearest import among_best
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 from linglue.matching.voting import Voting, best_matches
 from linglue.network.linglue import LinGlue
 from linglue.training.losses import voting_loss
@@ -40,7 +40,7 @@ def make_pair(count: int, shaped: tuple[bool, bool] = (False, False), seed: int 
     order = torch.randperm(count, generator=generator)
     scales = [5 * random(count) + 1 if shaped[0] else None for _ in range(2)]
     oris = [6.28 * random(count) if shaped[1] else None for _ in range(2)]
-    views = View(points, SIZE, scales[0], oris[0]), View(moved[order], SIZE, scales[1], oris[1])
+    views = Keypoints(points, SIZE, scales[0], oris[0]), Keypoints(moved[order], SIZE, scales[1], oris[1])
     return *views, x0, x1[order], order.argsort(), order
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from linglue.matching.nearest import find_candidates, nearest_k
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 from linglue.matching.voting import PACE, Voting, best_matches, log_partition
 from linglue.training.losses import voting_loss
 
@@ -23,7 +23,7 @@ def make_pair(count: int, noise: float = 0.35, seed: int = 0):
     order = torch.randperm(count, generator=generator)
     x0 = F.normalize(torch.randn(count, 32, generator=generator), dim=1)
     x1 = F.normalize(x0 + noise * torch.randn(count, 32, generator=generator), dim=1)
-    return View(points, SIZE), View(moved[order], SIZE), x0, x1[order], order.argsort(), order
+    return Keypoints(points, SIZE), Keypoints(moved[order], SIZE), x0, x1[order], order.argsort(), order
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_matches_are_one_to_one_and_scores_are_probabilities(network):
 @pytest.mark.parametrize(("count0", "count1"), [(0, 0), (0, 5), (5, 0), (1, 1), (1, 9), (2, 3)])
 def test_any_number_of_keypoints(network, count0, count1):
     view, _, x, *_ = make_pair(20)
-    view0, view1 = View(view.points[:count0], SIZE), View(view.points[:count1], SIZE)
+    view0, view1 = Keypoints(view.points[:count0], SIZE), Keypoints(view.points[:count1], SIZE)
     pairs, scores = best_matches(network(view0, view1, x[:count0], x[:count1])[-1])
     assert pairs.shape == (len(scores), 2) and len(pairs) <= min(count0, count1)
 
@@ -82,7 +82,7 @@ def test_any_number_of_keypoints(network, count0, count1):
 def test_rotation_and_scale_of_keypoints_are_used(network):
     view0, view1, x0, x1, *_ = make_pair(60)
     plain = network(view0, view1, x0, x1)[0].logits[-1]
-    shaped = [View(v.points, SIZE, torch.full((60,), 8.0), torch.full((60,), 0.3)) for v in (view0, view1)]
+    shaped = [Keypoints(v.points, SIZE, torch.full((60,), 8.0), torch.full((60,), 0.3)) for v in (view0, view1)]
     assert not torch.allclose(network(*shaped, x0, x1)[0].logits[-1], plain)
 
 

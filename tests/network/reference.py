@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linglue.matching.nearest import nearest_both_ways
-from linglue.matching.neighborhood import Selection, View, select
+from linglue.matching.neighborhood import Keypoints, Selection, select
 from linglue.network.layers import EncoderLayer
 from linglue.network.linglue import LinGlue
 
@@ -71,7 +71,7 @@ def encode(network: LinGlue, entry0: dict[str, Tensor], entry1: dict[str, Tensor
     coarse = [F.normalize(one, dim=-1) for one in x]
     if config.select_from_input:
         coarse = [entry["descriptors"][0] for entry in entries]
-    views = [View(entry["keypoints"][0], entry["image_size"][0]) for entry in entries]
+    views = [Keypoints(entry["keypoints"][0], entry["image_size"][0]) for entry in entries]
     nearest = nearest_both_ways(*coarse)
     chosen = [
         select(views[i], views[1 - i], nearest[i], nearest[1 - i], config.expansion, config.separation) for i in (0, 1)

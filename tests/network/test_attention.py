@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from linglue.matching import neighborhood as module
 from linglue.matching.nearest import nearest_both_ways
-from linglue.matching.neighborhood import Selection, View, all_groups, select
+from linglue.matching.neighborhood import Keypoints, Selection, all_groups, select
 from linglue.network.layers import pairwise_attention, positive, remember
 
 SIZE = torch.tensor([300.0, 200.0])
@@ -90,7 +90,7 @@ def selection(count: int = 60, targets: int = 45, separation: bool = True) -> Se
     points0, points1, x0, x1 = random_tensors((count, 2), (targets, 2), (count, 6), (targets, 6), seed=2)
     points0, points1 = points0.abs() * 60, points1.abs() * 60
     nearest = nearest_both_ways(x0, x1)
-    return select(View(points0, SIZE), View(points1, SIZE), *nearest, 6.0, separation)
+    return select(Keypoints(points0, SIZE), Keypoints(points1, SIZE), *nearest, 6.0, separation)
 
 
 def naive_pairwise(query, key, value, chosen):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from linglue.errors import LinGlueError
 from linglue.matcher import Matcher
 from linglue.matching.match import MatchingConfig, match_descriptors
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 from linglue.network.linglue import LinGlue, collate
 from linglue.network.weights import PRESETS, LinGlueConfig
 from linglue.training.identity import identity_network
@@ -33,7 +33,7 @@ COUNTS = {
 DIM = 32
 
 
-def features(view: View, x: torch.Tensor) -> Features:
+def features(view: Keypoints, x: torch.Tensor) -> Features:
     size = tuple(int(v) for v in view.size)
     return Features(keypoints=view.points, descriptors=x, image_size=size, scales=view.scales, oris=view.oris)
 
@@ -141,7 +141,7 @@ def test_matches_equal_those_of_the_plain_reference_on_real_features(pair):
     found = [matcher.extract(image, 600) for image in (pair.image0, pair.image1)]
     entries = [f.tensors() for f in found]
     x0, x1 = reference.encode(matcher.network, *entries)
-    view0, view1 = (View(e["keypoints"][0], e["image_size"][0], e["scales"][0], e["oris"][0]) for e in entries)
+    view0, view1 = (Keypoints(e["keypoints"][0], e["image_size"][0], e["scales"][0], e["oris"][0]) for e in entries)
     pairs, _ = match_descriptors(view0, view1, x0, x1, matcher.matching)
     assert sorted_pairs(pairs) == sorted(map(tuple, matcher.match(*found).indices.tolist()))
     assert len(pairs) > 200

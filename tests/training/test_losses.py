@@ -3,13 +3,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linglue.matching.nearest import Candidates
+from linglue.matching.voting import Scored
 from linglue.training.losses import (
+    PAIR_WEIGHT,
     Distances,
     contrastive_loss,
     distances,
     hinge_loss,
     ranking_loss,
     transport_loss,
+    voting_loss,
 )
 
 
@@ -121,3 +125,56 @@ def test_gradients_pull_partners_together(pair, loss):
     after = distances(closer, x1, truth0, truth1)
     gap = lambda d: (d.positive - torch.minimum(d.negative0, d.negative1)).mean()  # noqa: E731
     assert gap(after) < gap(found)
+
+
+def scored(pairs: list[list[int]], logits: list[float], counts: tuple[int, int]) -> Scored:
+    """Candidates with given logits, after a single round."""
+    listed = torch.tensor(pairs)
+    nothing = torch.zeros(len(listed))
+    candidates = Candidates(listed, nothing, (nothing[:, None], nothing[:, None]), nothing.bool(), counts)
+    return Scored([torch.tensor(logits, requires_grad=True)], candidates, torch.nn.Linear(3, 1))
+
+
+def voting_by_hand(scored: Scored, truths: tuple[list[int], list[int]], wrong: set[tuple[int, int]]) -> float:
+    """−log of the probability of what is known, keypoint by keypoint."""
+    pairs = [tuple(pair) for pair in scored.candidates.pairs.tolist()]
+    total = 0.0
+    for side, truth in enumerate(truths):
+        losses = []
+        for keypoint, partner in enumerate(truth):
+            mine = [(p, float(e.exp())) for p, e in zip(pairs, scored.logits[0].detach(), strict=True)]
+            mine = [(p, e) for p, e in mine if p[side] == keypoint]
+            whole = 1 + sum(e for _, e in mine)
+            right = [e for p, e in mine if p[1 - side] == partner]
+            possible = right[0] if right else 1.0
+            if partner == -2:
+                possible = 1 + sum(e for p, e in mine if p not in wrong)
+                if not any(p in wrong for p, _ in mine):
+                    continue
+            losses.append(-torch.tensor(possible / whole).log())
+        total += float(torch.stack(losses).mean()) / 2
+    return total
+
+
+@pytest.mark.parametrize("wrong", [set(), {(1, 1), (1, 2), (2, 0)}], ids=["nothing excluded", "off the line"])
+def test_voting_loss_says_what_is_known(wrong):
+    pairs = [[0, 0], [0, 1], [1, 1], [1, 2], [1, 0], [2, 0], [3, 2]]
+    found = scored(pairs, [2.0, -1.0, 0.5, 1.0, -0.3, 0.7, -2.0], (4, 3))
+    truth0, truth1 = [0, -2, -1, -2], [0, -2, -1]
+    loss = voting_loss(
+        [found],
+        torch.tensor(truth0),
+        torch.tensor(truth1),
+        lambda listed: torch.tensor([tuple(pair) in wrong for pair in listed.tolist()]),
+    )
+    related = F.binary_cross_entropy_with_logits(found.related(), torch.tensor(1.0)) * PAIR_WEIGHT
+    assert float((loss - related).detach()) == pytest.approx(voting_by_hand(found, (truth0, truth1), wrong), abs=1e-5)
+    loss.backward()
+    assert torch.isfinite(found.logits[0].grad).all()
+
+
+def test_candidates_off_the_line_lose():
+    """A keypoint whose partner nobody knows: what geometry excludes becomes less likely, what it allows does not."""
+    found = scored([[0, 0], [0, 1]], [1.0, 1.0], (1, 2))
+    voting_loss([found], torch.tensor([-2]), torch.tensor([-2, -2]), lambda listed: listed[:, 1] == 1).backward()
+    assert found.logits[0].grad[1] > 0 >= found.logits[0].grad[0]

@@ -39,7 +39,13 @@ def add_front_end(parser: argparse.ArgumentParser) -> None:
 
 def add_max_keypoints(parser: argparse.ArgumentParser, default: int = MAX_KEYPOINTS) -> None:
     """`--max-keypoints`, with another default where a command has its own."""
-    parser.add_argument("--max-keypoints", type=int, default=default, metavar="N", help="strongest kept per image")
+    parser.add_argument(
+        "--max-keypoints",
+        type=int,
+        default=default,
+        metavar="N",
+        help="strongest kept per image; sift counts places, not orientations",
+    )
 
 
 def add_extraction(parser: argparse.ArgumentParser) -> None:

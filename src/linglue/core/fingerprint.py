@@ -15,7 +15,7 @@ from typing import Any
 from linglue.errors import LinGlueError
 
 PACKAGE = Path(__file__).resolve().parent.parent
-FORMAT = 2  # of our own results: raise it when the same inputs come to mean other features, matches or files
+FORMAT = 3  # of our own results: raise it when the same inputs come to mean other features, matches or files
 
 
 def fingerprint(**parts: Any) -> str:

@@ -116,7 +116,7 @@ linglue eval all -o WORK --docs docs/benchmarks.md
 linglue eval all --quick -o WORK --docs docs/benchmarks.md
 ```
 
-Rows named FRONT_END:MATCHER that share a front-end see the very same keypoints; all rows of a table come from one run,
+Rows named `FRONT_END:MATCHER` that share a front-end see the same keypoints; all rows of a table come from one run,
 peers with their own published weights (`../shared/tools/get_peers.sh DIR`, then `--peers DIR`). `linglue` is the
 packaged network with matching, filter, consensus and completion. Constants were chosen on `entry-P10` and on validation
 pairs of held-out images; nothing was chosen on the data below, but its figures were seen in between.

@@ -54,7 +54,7 @@ class Extractor(ABC):
 
         Args:
             source: a path, a numpy array (H, W[, C]) uint8 or a torch tensor ([C,] H, W) float in [0, 1].
-            max_keypoints: the strongest are kept.
+            max_keypoints: the strongest are kept; `sift` counts places, and keeps all orientations of a place.
             resize: longer side to work at; never enlarges. None: the image as it is.
             mask: (H, W) of the original; keypoints are found only where it is True. Without, those of a file are not
                 found where it is transparent.
@@ -82,7 +82,16 @@ class Extractor(ABC):
             features = self.detect(image, max_keypoints, mask)
         else:
             features = self._detect_tiles(image, max_keypoints, mask, tile)
-        return _to_original(features.strongest(max_keypoints), size, ImageSize(image.shape[1], image.shape[0]))
+        return _to_original(self.keep(features, max_keypoints), size, ImageSize(image.shape[1], image.shape[0]))
+
+    def keep(self, features: Features, max_keypoints: int) -> Features:
+        """The strongest of what was detected; a front-end may count in another way.
+
+        Args:
+            features: of a whole image, more than are wanted if it was cut into tiles.
+            max_keypoints: how many to keep.
+        """
+        return features.strongest(max_keypoints)
 
     def check_settings(self, max_keypoints: int, resize: int | None, tile: int | None) -> None:
         """Refuse what `extract` would refuse, before any image is read; the arguments are its own."""

@@ -15,10 +15,15 @@ from linglue.types import Features, ImageSize
 # OpenCV doubles the image so that pixel x comes to 2x + ½ and takes half of that back: all keypoints lie this many
 # pixels too far right and down. Its enable_precise_upscale avoids the shift but blurs: about 4 % fewer matches.
 DOUBLING_SHIFT = 0.25
+ORIENTATIONS = 1.5  # keypoints per place that OpenCV is asked for; most images have 1.1 to 1.3
 
 
 class Sift(Extractor):
-    """Difference-of-Gaussian keypoints with scale and orientation, 128-D RootSIFT descriptors of unit length."""
+    """Difference-of-Gaussian keypoints with scale and orientation, 128-D RootSIFT descriptors of unit length.
+
+    A place with several orientations gives a keypoint for each. `max_keypoints` counts places, as COLMAP does, so that
+    there may be some more keypoints than that.
+    """
 
     kind = "sift"
     dim = FRONT_ENDS[kind].dim
@@ -33,17 +38,14 @@ class Sift(Extractor):
 
     def detect(self, image: Image, max_keypoints: int, mask: Mask | None) -> Features:
         """The front-end's part of `extract`, at the size of `image`."""
-        grey = to_grey(image)
+        grey, count = to_grey(image), round(ORIENTATIONS * max_keypoints)
         # OpenCV applies a mask after its choice of the strongest, so with a mask that choice is ours.
-        sift = cv2.SIFT.create(
-            nfeatures=max_keypoints if mask is None else 0,
-            contrastThreshold=self.contrast_threshold,
-        )
+        sift = cv2.SIFT.create(nfeatures=count if mask is None else 0, contrastThreshold=self.contrast_threshold)
         if mask is None:
             found, raw = sift.detectAndCompute(grey, None)
         else:
             found = [k for k in sift.detect(grey, None) if mask[_pixel(k)]]
-            found, raw = sift.compute(grey, sorted(found, key=lambda k: -k.response)[:max_keypoints])
+            found, raw = sift.compute(grey, sorted(found, key=lambda k: -k.response)[:count])
         return Features(
             keypoints=np.array([k.pt for k in found], dtype=np.float32).reshape(-1, 2) - np.float32(DOUBLING_SHIFT),
             descriptors=np.zeros((0, self.dim), np.float32) if raw is None else root_sift(raw),
@@ -52,7 +54,17 @@ class Sift(Extractor):
             scales=np.array([k.size for k in found]),
             oris=np.deg2rad(np.array([k.angle for k in found])),
             kind=self.kind,
-        ).strongest(max_keypoints)  # OpenCV returns more when scores tie
+        )
+
+    def keep(self, features: Features, max_keypoints: int) -> Features:
+        """All orientations of the strongest places."""
+        assert features.scales is not None
+        places = np.column_stack([features.keypoints, features.scales])  # (N, 3)
+        _, first, place = np.unique(places, axis=0, return_index=True, return_inverse=True)
+        if len(first) <= max_keypoints:
+            return features
+        best = np.argsort(-features.scores[first], kind="stable")[:max_keypoints]
+        return features.select(np.flatnonzero(np.isin(place.reshape(-1), best)))
 
 
 def _pixel(keypoint: cv2.KeyPoint) -> tuple[int, int]:

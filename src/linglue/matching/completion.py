@@ -17,7 +17,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from linglue.matching.local_affine import LocalMatches, one_to_one
-from linglue.matching.neighborhood import View, seed_radius
+from linglue.matching.neighborhood import Keypoints, seed_radius
 
 Array = NDArray[np.float64]
 
@@ -103,7 +103,7 @@ def _median(values: Array, valid: NDArray[np.bool_]) -> Array:
     return (low + high) / 2
 
 
-def make_guide(view0: View, view1: View, accepted: LocalMatches, config: CompletionConfig) -> Guide:
+def make_guide(view0: Keypoints, view1: Keypoints, accepted: LocalMatches, config: CompletionConfig) -> Guide:
     """What the accepted matches, at least one, say about all keypoints.
 
     Args:
@@ -125,7 +125,7 @@ def make_guide(view0: View, view1: View, accepted: LocalMatches, config: Complet
     return Guide(points0, points1, position1, position0, map1 / unit, map0 * unit, own0 >= 0, own1 >= 0)
 
 
-def drop_outliers(view0: View, view1: View, accepted: LocalMatches, config: CompletionConfig) -> LocalMatches:
+def drop_outliers(view0: Keypoints, view1: Keypoints, accepted: LocalMatches, config: CompletionConfig) -> LocalMatches:
     """The accepted matches without those that are not where their neighbours say; lonely ones stay.
 
     Args:
@@ -157,7 +157,7 @@ def _agrees(
 
 
 def _candidates(
-    view0: View, view1: View, guide: Guide, config: CompletionConfig
+    view0: Keypoints, view1: Keypoints, guide: Guide, config: CompletionConfig
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """All (i, j) of unmatched keypoints that are at each other's predicted position, rotated and scaled accordingly."""
     rows = np.flatnonzero(np.isfinite(guide.position1).all(1) & ~guide.taken0)
@@ -184,7 +184,7 @@ def _candidates(
 
 @torch.no_grad()
 def complete(
-    view0: View, view1: View, x0: Tensor, x1: Tensor, accepted: LocalMatches, config: CompletionConfig
+    view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor, accepted: LocalMatches, config: CompletionConfig
 ) -> tuple[Tensor, Tensor]:
     """The accepted matches that agree with each other, and those found by their guidance, best first.
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from linglue.matching.local_affine import LocalMatches
-from linglue.matching.neighborhood import View, seed_radius
+from linglue.matching.neighborhood import Keypoints, seed_radius
 
 BLOCK_ENTRIES = 1 << 16  # matches × voters compared at a time: they stay in the cache
 
@@ -59,7 +59,9 @@ def _square(x: Tensor, y: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def drop_contradicted(view0: View, view1: View, accepted: LocalMatches, config: ConsensusConfig) -> LocalMatches:
+def drop_contradicted(
+    view0: Keypoints, view1: Keypoints, accepted: LocalMatches, config: ConsensusConfig
+) -> LocalMatches:
     """The accepted matches without those that most of the others contradict.
 
     Args:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from linglue.matching.nearest import Nearest
-from linglue.matching.neighborhood import Neighborhoods, Selection, View, pad_groups, select, split_by_size
+from linglue.matching.neighborhood import Keypoints, Neighborhoods, Selection, pad_groups, select, split_by_size
 
 RESIDUALS = 1 << 18  # seeds × hypotheses × matches evaluated at a time: they stay in the cache
 
@@ -259,7 +259,7 @@ def one_to_one(pairs: Tensor, scores: Tensor) -> Tensor:
     return order[torch.cat(chosen).sort().values]
 
 
-def _shape(view0: View, view1: View, index: Tensor) -> Shape:
+def _shape(view0: Keypoints, view1: Keypoints, index: Tensor) -> Shape:
     """How the matches (i, index[i]) rotate and scale."""
     rotation = log_scale = None
     if view0.oris is not None and view1.oris is not None:
@@ -269,7 +269,9 @@ def _shape(view0: View, view1: View, index: Tensor) -> Shape:
     return Shape(rotation, log_scale)
 
 
-def _one_way(view0: View, view1: View, nearest0: Nearest, nearest1: Nearest, config: FilterConfig) -> Filtered:
+def _one_way(
+    view0: Keypoints, view1: Keypoints, nearest0: Nearest, nearest1: Nearest, config: FilterConfig
+) -> Filtered:
     """The filter's word on the nearest-neighbour matches from image 0 to image 1."""
     selection = select(view0, view1, nearest0, nearest1, config.expansion)
     return filter_matches(selection, nearest0.ratio, _shape(view0, view1, nearest0.index), config)
@@ -277,7 +279,7 @@ def _one_way(view0: View, view1: View, nearest0: Nearest, nearest1: Nearest, con
 
 @torch.no_grad()
 def filtered_matches(
-    view0: View, view1: View, nearest0: Nearest, nearest1: Nearest, config: FilterConfig
+    view0: Keypoints, view1: Keypoints, nearest0: Nearest, nearest1: Nearest, config: FilterConfig
 ) -> LocalMatches:
     """One-to-one pairs that the local affine filter accepts, best first.
 

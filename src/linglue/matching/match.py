@@ -19,7 +19,7 @@ from linglue.matching.completion import CompletionConfig, complete
 from linglue.matching.consensus import ConsensusConfig, drop_contradicted
 from linglue.matching.local_affine import FilterConfig, filtered_matches
 from linglue.matching.nearest import nearest_both_ways
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 from linglue.matching.sinkhorn import transport_matches
 from linglue.matching.voting import MIN_SCORE, Voting, best_matches
 
@@ -65,8 +65,8 @@ class MatchingConfig:
 
 @torch.no_grad()
 def match_descriptors(
-    view0: View,
-    view1: View,
+    view0: Keypoints,
+    view1: Keypoints,
     x0: Tensor,
     x1: Tensor,
     config: MatchingConfig,
@@ -102,8 +102,8 @@ def match_descriptors(
 
 
 def _match(
-    view0: View,
-    view1: View,
+    view0: Keypoints,
+    view1: Keypoints,
     x0: Tensor,
     x1: Tensor,
     config: MatchingConfig,

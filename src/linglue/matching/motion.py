@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 
 EDGE = 13  # numbers that describe a voter as seen from a candidate
 SHAPE, ORIENTATION, SCALE = range(7), range(7, 11), range(11, 13)  # what they come from
@@ -82,7 +82,7 @@ class Surroundings:
     """
 
     @torch.no_grad()
-    def __init__(self, view: View, other: View, pairs: Tensor, voters: Tensor, ranks: list[int]) -> None:
+    def __init__(self, view: Keypoints, other: Keypoints, pairs: Tensor, voters: Tensor, ranks: list[int]) -> None:
         """Find the voters.
 
         Args:
@@ -113,7 +113,7 @@ class Surroundings:
         """(N, K) of every keypoint's voters, from (V,)."""
         return value.index_select(0, flat).view(self.shape)
 
-    def _tabulate(self, spacing: Tensor, view: View, other: View, pairs: Tensor, voters: Tensor) -> None:
+    def _tabulate(self, spacing: Tensor, view: Keypoints, other: Keypoints, pairs: Tensor, voters: Tensor) -> None:
         """What `describe` picks rows of."""
         square = self.square + TINY**2
         length = 0.5 * square.log()  # (N, K)
@@ -176,7 +176,7 @@ class Surroundings:
                 row += 1
 
 
-def ends_of(views: list[View], pairs: Tensor) -> Tensor:
+def ends_of(views: list[Keypoints], pairs: Tensor) -> Tensor:
     """(E, 4) both ends of every candidate, in units of the longer sides."""
     ends = [view.points.index_select(0, pairs[:, k]) / view.size.max() for k, view in enumerate(views)]
     return torch.cat(ends, dim=1)
@@ -202,7 +202,7 @@ def whole_motion(scene: Tensor, voters: Tensor, belief: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def rigid_motion(view0: View, view1: View, matches: Tensor, pairs: Tensor) -> Tensor:
+def rigid_motion(view0: Keypoints, view1: Keypoints, matches: Tensor, pairs: Tensor) -> Tensor:
     """(E, GEOMETRY) candidates against the epipolar geometry and the homography that most matches follow.
 
     Of each: how far the candidate is from it, and the share of matches that follow it; zeros where there is none.
@@ -231,7 +231,7 @@ def rigid_motion(view0: View, view1: View, matches: Tensor, pairs: Tensor) -> Te
     return found
 
 
-def _key(view: View) -> tuple[int, float]:
+def _key(view: Keypoints) -> tuple[int, float]:
     return len(view.points), float(view.points.sum())
 
 

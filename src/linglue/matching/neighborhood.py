@@ -24,7 +24,7 @@ SPREAD = 1.4  # … whose neighborhoods differ in size by no more than this fact
 
 
 @dataclass(frozen=True)
-class View:
+class Keypoints:
     """Where the keypoints of one image are; one entry of the network's input without batch and padding."""
 
     points: Tensor  # (N, 2) pixels
@@ -167,7 +167,7 @@ class Selection:
 
 
 def select(
-    view0: View, view1: View, nearest0: Nearest, nearest1: Nearest, expansion: float, separation: bool = True
+    view0: Keypoints, view1: Keypoints, nearest0: Nearest, nearest1: Nearest, expansion: float, separation: bool = True
 ) -> Selection:
     """Seeds among the nearest-neighbour matches from image 0 to image 1, and the reach of their neighborhoods.
 

@@ -45,7 +45,7 @@ from linglue.matching.nearest import (
     propose,
     similarities,
 )
-from linglue.matching.neighborhood import View
+from linglue.matching.neighborhood import Keypoints
 
 CHOICE = 3  # numbers that the second look knows from the first: the logit, whether there was one, and whether it won
 PRIOR = CHOICE + GEOMETRY  # and what the geometry of the winners says
@@ -124,7 +124,7 @@ class Voting(nn.Module):
         nn.init.constant_(self.pair.weight, 1 / PACE)  # as likely as not at 20 matches, before it is trained
         nn.init.constant_(self.pair.bias, -9 / PACE)
 
-    def forward(self, view0: View, view1: View, x0: Tensor, x1: Tensor) -> list[Scored]:
+    def forward(self, view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor) -> list[Scored]:
         """What both looks say.
 
         Args:
@@ -156,8 +156,8 @@ class Voting(nn.Module):
         candidates: Candidates,
         scores: Tensor,
         predicted: list[Tensor],
-        view0: View,
-        view1: View,
+        view0: Keypoints,
+        view1: Keypoints,
         x0: Tensor,
         x1: Tensor,
     ) -> tuple[Tensor, Tensor]:
@@ -206,7 +206,7 @@ class _Look(nn.Module):
         self.rounds = nn.ModuleList(_Round(config) for _ in range(config.rounds))
 
     def forward(
-        self, view0: View, view1: View, candidates: Candidates, votes: Tensor, prior: Tensor
+        self, view0: Keypoints, view1: Keypoints, candidates: Candidates, votes: Tensor, prior: Tensor
     ) -> tuple[Scored, list[Tensor] | None]:
         """Logits of the candidates, of which `votes` (E,) have a vote; where voters predict the partners to be."""
         own = torch.cat([candidates.similarity[:, None], prior], dim=1)  # (E, 1 + PRIOR)

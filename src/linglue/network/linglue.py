@@ -26,7 +26,7 @@ from linglue.errors import LinGlueError
 from linglue.features.registry import DEFAULT_FEATURES
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
-from linglue.matching.neighborhood import Selection, View, all_groups, select
+from linglue.matching.neighborhood import Keypoints, Selection, all_groups, select
 from linglue.matching.voting import Voting
 from linglue.network.layers import EncoderLayer, GeometryEncoder, exact
 from linglue.network.weights import LinGlueConfig, WeightsInfo, read_info, read_weights, require_weights, write_weights
@@ -241,12 +241,14 @@ def pad(rows: Sequence[Tensor], entry: Entry) -> Tensor:
     return rows[0].new_zeros(*mask.shape, rows[0].shape[-1]).masked_scatter(mask[..., None], torch.cat(list(rows)))
 
 
-def view(image: Entry) -> View:
+def view(image: Entry) -> Keypoints:
     """Where the keypoints of a single image are."""
-    return View(image["keypoints"], image["image_size"], image.get("scales"), image.get("oris"))
+    return Keypoints(image["keypoints"], image["image_size"], image.get("scales"), image.get("oris"))
 
 
-def matchable(entry0: Entry, entry1: Entry, x0: Tensor, x1: Tensor) -> list[tuple[View, View, Tensor, Tensor]]:
+def matchable(
+    entry0: Entry, entry1: Entry, x0: Tensor, x1: Tensor
+) -> list[tuple[Keypoints, Keypoints, Tensor, Tensor]]:
     """What `match_descriptors` takes, for every pair: both views, and their new descriptors of x0, x1 (B, N, C).
 
     Args:

@@ -59,7 +59,8 @@ def real_sources(data: DataConfig, held_out: bool) -> dict[str, tuple[PairSource
             for images, labels in sets:
                 if not Path(images).is_dir():
                     raise LinGlueError(f"{images}: no such folder, expected the images that {labels} labels")
-            sources["teacher"] = (TeacherSource(TeacherConfig(sets)), data.teacher.share)
+            config = TeacherConfig(sets, relit=0, smaller=0) if held_out else TeacherConfig(sets)
+            sources["teacher"] = (TeacherSource(config), data.teacher.share)
     if data.megadepth.share > 0 and (data.megadepth.validation is not None or not held_out):
         from linglue.training.sources.megadepth import MegaDepthConfig, MegaDepthSource, split_scenes
 

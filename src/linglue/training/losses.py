@@ -6,6 +6,7 @@ keypoint without one, −2 for one that is neither a positive nor a negative exa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -119,27 +120,39 @@ def transport_loss(x0: Tensor, x1: Tensor, truth0: Tensor, truth1: Tensor, dustb
 
 
 PAIR_WEIGHT = 0.1  # of telling related images from unrelated ones
+RARE = 6.0  # unrelated pairs count for so many: in use, most pairs are unrelated, in training few
 
 
-def voting_loss(looks: list[Scored], truth0: Tensor, truth1: Tensor) -> Tensor:
-    """Cross-entropy of the right candidate, or of "no partner" where none is listed; mean over looks, rounds, sides.
+def voting_loss(
+    looks: list[Scored], truth0: Tensor, truth1: Tensor, wrong: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """Minus the log-probability of what is known of every keypoint; mean over looks, rounds, sides.
+
+    That is the right candidate, or "no partner" where none is listed; of keypoints whose partner is not known, that it
+    is none of the candidates that are certainly wrong.
 
     Args:
         looks: what the network returned.
-        truth0: (N,) a keypoint of the other image, −1 for none, −2 for keypoints that are left out.
+        truth0: (N,) a keypoint of the other image, −1 for none, −2 if that is not known.
         truth1: (M,) the same for image 1.
+        wrong: (E, 2) pairs → (E,) bool: cannot be matches, by the geometry of the two images.
     """
     losses = []
     for scored in looks:
         pairs = scored.candidates.pairs
+        excluded = torch.zeros_like(pairs[:, 0], dtype=torch.bool) if wrong is None else wrong(pairs)  # (E,)
         for logit in scored.logits:
             for side, truth in enumerate((truth0, truth1)):
                 owner, other = pairs[:, side], pairs[:, 1 - side]
                 partition = log_partition(logit, owner, len(truth))  # (N,)
                 right = (truth[owner] == other).float()  # (E,) at most one of a keypoint
                 chosen = torch.zeros_like(partition).index_add(0, owner, logit * right)  # (N,) 0: "no partner"
-                counts = truth > -2
-                losses.append(((partition - chosen) * counts).sum() / counts.sum().clamp(min=1))
+                left = log_partition(logit.masked_fill(excluded, -torch.inf), owner, len(truth))  # (N,)
+                known = truth > -2
+                counts = known | torch.zeros_like(known).index_put((owner[excluded],), excluded.new_tensor(True))
+                loss = partition - torch.where(known, chosen, left)  # (N,)
+                losses.append((loss * counts).sum() / counts.sum().clamp(min=1))
     related = looks[-1].related()
     shows = related.new_tensor(float((truth0 >= 0).any()))
-    return torch.stack(losses).mean() + PAIR_WEIGHT * F.binary_cross_entropy_with_logits(related, shows)
+    weight = PAIR_WEIGHT if shows else PAIR_WEIGHT * RARE
+    return torch.stack(losses).mean() + weight * F.binary_cross_entropy_with_logits(related, shows)

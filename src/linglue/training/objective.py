@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from linglue.matching.neighborhood import View
+from linglue.matching.motion import epipolar_distance
+from linglue.matching.neighborhood import Keypoints
 from linglue.network.linglue import Encoded, LinGlue, matchable
 from linglue.training.config import OptimiserConfig
 from linglue.training.losses import (
@@ -18,6 +20,8 @@ from linglue.training.losses import (
     transport_loss,
     voting_loss,
 )
+
+OFF_LINE = 12.0  # pixels
 
 
 class Objective(nn.Module):
@@ -62,9 +66,11 @@ class Objective(nn.Module):
                     losses.append(self.config.coarse * self._loss(*coarse, truth0, truth1, *coarse))
             if self.network.voting is not None:
                 view0, view1, x0, x1 = pairs[b]
+                places = view0.points, view1.points
                 if b % 2:  # what is left and what is right must not matter
                     view0, view1 = _mirrored(view0), _mirrored(view1)
-                losses.append(voting_loss(self.network.voting(view0, view1, x0, x1), truth0, truth1))
+                looks = self.network.voting(view0, view1, x0, x1)
+                losses.append(voting_loss(looks, truth0, truth1, partial(_off_line, batch["fundamental"][b], *places)))
         return torch.stack(losses).sum() / len(batch["matches0"])
 
     def _loss(self, x0: Tensor, x1: Tensor, truth0: Tensor, truth1: Tensor, coarse0: Tensor, coarse1: Tensor) -> Tensor:
@@ -80,7 +86,13 @@ class Objective(nn.Module):
         return hinge_loss(found, self.config.margin)
 
 
-def _mirrored(seen: View) -> View:
+def _off_line(fundamental: Tensor, points0: Tensor, points1: Tensor, pairs: Tensor) -> Tensor:
+    """(E,) bool: the ends of pairs (E, 2) lie further from their epipolar lines than any error of labels explains."""
+    ends0, ends1 = points0[pairs[:, 0]].double(), points1[pairs[:, 1]].double()  # (E, 2)
+    return epipolar_distance(fundamental, ends0, ends1) > OFF_LINE  # an unknown matrix is zero, and so is the distance
+
+
+def _mirrored(seen: Keypoints) -> Keypoints:
     """Left and right exchanged."""
     points = torch.stack([seen.size[0] - 1 - seen.points[:, 0], seen.points[:, 1]], dim=1)
-    return View(points, seen.size, seen.scales, None if seen.oris is None else torch.pi - seen.oris)
+    return Keypoints(points, seen.size, seen.scales, None if seen.oris is None else torch.pi - seen.oris)

@@ -12,7 +12,14 @@ from linglue.dense.dense import DenseConfig
 from linglue.errors import LinGlueError
 from linglue.evaluation.colmap_pipeline import ColmapConfig
 from linglue.evaluation.tasks import reconstruction
-from linglue.evaluation.tasks.reconstruction import Measurement, ModelScore, load_scene, measure, summarise, tables
+from linglue.evaluation.tasks.reconstruction import (
+    ModelScore,
+    ModelSettings,
+    load_scene,
+    measure,
+    summarise,
+    tables,
+)
 from linglue.matcher import MatcherConfig
 from linglue.sfm.extract import ExtractConfig
 from linglue.sfm.map import MappingConfig
@@ -22,7 +29,7 @@ from rendered import render
 pytest.importorskip("pycolmap")
 
 VIEWS = render(5)
-HOW = Measurement(
+HOW = ModelSettings(
     {"mnn": MatcherConfig("mnn")},
     ExtractConfig(max_keypoints=500, resize=None),
     MappingConfig(threads=1),

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from linglue.evaluation.tasks.scores import Found, tables
+from linglue.evaluation.tasks.scores import FoundMatches, tables
 
 
-def found(scores, right, related=(0.9,), unrelated=(0.1,), by_default=(0,)) -> Found:
-    return Found(*(np.array(values) for values in (scores, right, related, unrelated, by_default)))
+def found(scores, right, related=(0.9,), unrelated=(0.1,), by_default=(0,)) -> FoundMatches:
+    return FoundMatches(*(np.array(values) for values in (scores, right, related, unrelated, by_default)))
 
 
 def test_scores_that_are_the_share_of_right_matches_have_no_error():

@@ -12,7 +12,7 @@ from linglue.training.config import read_toml
 from linglue.training.front_end.config import FrontEndConfig
 from linglue.training.front_end.lessons import Lessons
 from linglue.training.front_end.real_pairs import RealConfig, RealPairs
-from linglue.training.front_end.trainer import Trainer
+from linglue.training.front_end.trainer import FrontEndTrainer
 
 SHIFT = np.float32([512 - 380, 0])  # brick0 and brick1 are the left and the right part of one image
 
@@ -65,7 +65,7 @@ def test_a_folder_must_be_named(lessons):
 
 def test_they_are_learned_from(folder, labels, tmp_path):
     config = read_toml(folder / "run.toml", FrontEndConfig)
-    trainer = Trainer(replace(config, output=tmp_path / "run", real=RealConfig(share=0.9, labels=labels)))
+    trainer = FrontEndTrainer(replace(config, output=tmp_path / "run", real=RealConfig(share=0.9, labels=labels)))
     batches = [trainer.make_batch(step) for step in range(3)]
     assert any(batch.one_from_zero.isnan().any() for batch in batches)  # two images, no homography
     again = trainer.make_batch(1)

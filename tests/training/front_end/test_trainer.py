@@ -21,7 +21,7 @@ from linglue.io.images import read_image
 from linglue.training.config import read_toml
 from linglue.training.front_end.config import FrontEndConfig
 from linglue.training.front_end.lessons import Lessons
-from linglue.training.front_end.trainer import Trainer, find_images, train_features
+from linglue.training.front_end.trainer import FrontEndTrainer, find_images, train_features
 from linglue.training.log import read_rows
 from training.killed import ENVIRONMENT, kill_at_first_checkpoint
 
@@ -31,9 +31,9 @@ def config_of(folder: Path, output: str, **learning) -> FrontEndConfig:
     return replace(config, output=folder / output, learning=replace(config.learning, **learning))
 
 
-def trained(config: FrontEndConfig) -> Trainer:
+def trained(config: FrontEndConfig) -> FrontEndTrainer:
     torch.set_num_threads(1)
-    trainer = Trainer(config)
+    trainer = FrontEndTrainer(config)
     trainer.run()
     return trainer
 
@@ -43,7 +43,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def finished(folder) -> Trainer:
+def finished(folder) -> FrontEndTrainer:
     return trained(config_of(folder, "whole"))
 
 
@@ -59,7 +59,7 @@ def test_a_run_leaves_log_plot_checkpoint_and_weights_that_extract(finished, fol
 
 def test_the_loss_falls(folder, monkeypatch):
     torch.set_num_threads(1)
-    trainer = Trainer(config_of(folder, "learning", steps=100, warmup=1, cooldown=1))
+    trainer = FrontEndTrainer(config_of(folder, "learning", steps=100, warmup=1, cooldown=1))
     batch = trainer.make_batch(0)
     monkeypatch.setattr(trainer, "make_batch", lambda step: batch)
     losses = [sum(trainer._take_step().values()) for _ in range(12)]
@@ -74,7 +74,7 @@ def test_batches_follow_from_seed_and_step(finished):
 
 def test_resuming_after_a_stop_gives_the_same_bits(folder, finished):
     whole = config_of(folder, "halves")
-    trainer = Trainer(whole)
+    trainer = FrontEndTrainer(whole)
     torch.set_num_threads(1)
     for _ in range(3):
         trainer._take_step()
@@ -100,7 +100,7 @@ def test_kill_9_at_any_moment_then_the_same_result(folder, finished):
 
 def test_a_checkpoint_of_another_configuration_is_refused(folder, finished):
     config = finished.config
-    longer = Trainer(replace(config, learning=replace(config.learning, steps=20)))
+    longer = FrontEndTrainer(replace(config, learning=replace(config.learning, steps=20)))
     assert longer.step == 6
     others = {
         "learning": replace(config, learning=replace(config.learning, rate=1e-3)),
@@ -111,7 +111,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(folder, finished):
     }
     for name, other in others.items():
         with pytest.raises(LinGlueError, match=rf"checkpoint\.pt: made with another {name}"):
-            Trainer(other)
+            FrontEndTrainer(other)
 
 
 def test_a_damaged_checkpoint_is_named(folder):
@@ -119,7 +119,7 @@ def test_a_damaged_checkpoint_is_named(folder):
     config.output.mkdir()
     (config.output / "checkpoint.pt").write_bytes(b"no checkpoint")
     with pytest.raises(LinGlueError, match=r"checkpoint\.pt: not a readable"):
-        Trainer(config)
+        FrontEndTrainer(config)
 
 
 def test_a_run_may_start_from_weights(folder, finished):

@@ -20,7 +20,7 @@ from linglue.training.sources.labels import (
     label_scene,
     verified,
 )
-from linglue.training.sources.teacher import LocalAffineMapper, TeacherConfig, TeacherSource
+from linglue.training.sources.teacher import LocalAffineMapper, TeacherConfig, TeacherSource, eight_point
 
 CONFIG = TeacherConfig(())
 PLACES = [
@@ -64,7 +64,7 @@ class Stub:
 
 
 @pytest.fixture
-def images(tmp_path) -> Path:
+def house(tmp_path) -> Path:
     folder = tmp_path / "house"
     folder.mkdir()
     for number in range(4):
@@ -72,14 +72,14 @@ def images(tmp_path) -> Path:
     return folder
 
 
-def test_only_what_geometry_explains_is_kept(images, tmp_path):
+def test_only_what_geometry_explains_is_kept(house, tmp_path):
     stub = Stub(unlucky=3)
-    assert label_scene(images, tmp_path / "labels", stub, progress=False) == 3
+    assert label_scene(house, tmp_path / "labels", stub, progress=False) == 3
     assert sorted(stub.asked) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
-    assert label_scene(images, tmp_path / "labels", stub, progress=False) == 3
+    assert label_scene(house, tmp_path / "labels", stub, progress=False) == 3
     assert len(stub.asked) == 6  # nothing is asked twice
 
-    generator = TeacherSource(TeacherConfig(((str(images), str(tmp_path / "labels")),)))
+    generator = TeacherSource(TeacherConfig(((str(house), str(tmp_path / "labels")),), relit=0, smaller=0))
     for seed in range(4):
         group = generator.sample([], np.random.default_rng(seed))
         pair = group.pair()
@@ -92,6 +92,31 @@ def test_only_what_geometry_explains_is_kept(images, tmp_path):
         assert visible.mean() > 0.5
         error = np.linalg.norm(mapped - end[30:], axis=1)[visible]
         assert np.median(error) < 0.05 and error.max() < 4
+
+
+def test_a_pair_at_another_hour_and_from_further_away(house, tmp_path):
+    """Labels follow an image that is shrunk, and so does the epipolar geometry; light moves nothing."""
+    label_scene(house, tmp_path / "labels", Stub(unlucky=3), progress=False)
+    source = TeacherSource(TeacherConfig(((str(house), str(tmp_path / "labels")),), relit=1, smaller=1))
+    sizes = set()
+    for seed in range(4):
+        group = source.sample([], np.random.default_rng(seed))
+        sizes |= {image.shape[1] for image in group.images}
+        pair, matrix = group.pair(), group.fundamental(0, 1)
+        zoom = [image.shape[1] / 640 for image in group.images]
+        grid = np.stack(np.meshgrid(np.arange(30, 600, 9), np.arange(30, 450, 9)), axis=-1).reshape(-1, 2) * zoom[0]
+        mapped, visible = pair.one_from_zero(grid)
+        assert visible.sum() > 100 and mapped[visible].max() < 640 * zoom[1] + 40
+        first, second = (np.pad(p[visible], ((0, 0), (0, 1)), constant_values=1) for p in (grid, mapped))
+        line = first @ matrix.T
+        distance = np.abs((line * second).sum(1)) / np.linalg.norm(line[:, :2], axis=1)
+        assert np.median(distance) < 1.0
+    assert len(sizes) > 3 and max(sizes) <= 640 and min(sizes) >= 320
+    assert not np.array_equal(group.images[0], np.full_like(group.images[0], group.images[0][0, 0, 0]))
+
+
+def test_two_images_of_too_few_matches_have_no_epipolar_geometry():
+    assert eight_point(np.zeros((7, 2), np.float32), np.zeros((7, 2), np.float32)) is None
 
 
 def test_too_few_or_too_small_a_share(rng):
@@ -112,18 +137,18 @@ def test_neighbours_and_far_pairs_are_labelled():
     assert choose_pairs(4, few) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
 
 
-def test_more_pairs_may_be_labelled_later(images, tmp_path):
+def test_more_pairs_may_be_labelled_later(house, tmp_path):
     stub = Stub(unlucky=9)
-    assert label_scene(images, tmp_path / "labels", stub, LabelConfig(max_pairs=2), progress=False) == 2
-    assert label_scene(images, tmp_path / "labels", stub, LabelConfig(max_pairs=6), progress=False) == 6
+    assert label_scene(house, tmp_path / "labels", stub, LabelConfig(max_pairs=2), progress=False) == 2
+    assert label_scene(house, tmp_path / "labels", stub, LabelConfig(max_pairs=6), progress=False) == 6
     assert len(stub.asked) == 6
 
 
-def test_labels_are_part_of_the_settings(images, tmp_path):
-    label_scene(images, tmp_path / "labels", Stub(unlucky=9), LabelConfig(max_pairs=2), progress=False)
-    config = TeacherConfig(((str(images), str(tmp_path / "labels")),))
+def test_labels_are_part_of_the_settings(house, tmp_path):
+    label_scene(house, tmp_path / "labels", Stub(unlucky=9), LabelConfig(max_pairs=2), progress=False)
+    config = TeacherConfig(((str(house), str(tmp_path / "labels")),))
     before = TeacherSource(config)
-    label_scene(images, tmp_path / "labels", Stub(unlucky=9), LabelConfig(max_pairs=6), progress=False)
+    label_scene(house, tmp_path / "labels", Stub(unlucky=9), LabelConfig(max_pairs=6), progress=False)
     after = TeacherSource(config)
     assert (len(before), len(after)) == (2, 6) and before.settings != after.settings
 
@@ -156,19 +181,19 @@ def test_matches_that_disagree_say_nothing(rng):
     assert LocalAffineMapper(start, end, CONFIG)(np.zeros((0, 2)))[0].shape == (0, 2)
 
 
-def test_what_is_missing_is_named(images, tmp_path):
+def test_what_is_missing_is_named(house, tmp_path):
     with pytest.raises(LinGlueError, match="nowhere: no such folder"):
         label_scene(tmp_path / "nowhere", tmp_path / "labels", Stub(9))
     with pytest.raises(LinGlueError, match="holds 0 images"):
         (tmp_path / "empty").mkdir()
         label_scene(tmp_path / "empty", tmp_path / "labels", Stub(9))
     with pytest.raises(LinGlueError, match="labels: no such folder"):
-        TeacherSource(TeacherConfig(((str(images), str(tmp_path / "labels")),)))
+        TeacherSource(TeacherConfig(((str(house), str(tmp_path / "labels")),)))
     with pytest.raises(LinGlueError, match="no pair with verified labels"):
-        TeacherSource(TeacherConfig(((str(images), str(tmp_path / "empty")),)))
+        TeacherSource(TeacherConfig(((str(house), str(tmp_path / "empty")),)))
     (tmp_path / "empty" / "a.npz").write_bytes(b"nonsense")
     with pytest.raises(LinGlueError, match=r"a\.npz: not a file of teacher's labels"):
-        TeacherSource(TeacherConfig(((str(images), str(tmp_path / "empty")),)))
+        TeacherSource(TeacherConfig(((str(house), str(tmp_path / "empty")),)))
     with pytest.raises(LinGlueError, match=f"{ALIKED_FILE}: no such weights file"):
         LightGlueTeacher(tmp_path)
 

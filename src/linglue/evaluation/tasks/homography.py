@@ -58,7 +58,7 @@ class HomographyPair:
 
 
 @dataclass(frozen=True)
-class PairScore:
+class HomographyScore:
     """How good one method is on one pair."""
 
     pair: str
@@ -135,7 +135,7 @@ def read_homography(path: Path) -> NDArray[np.float64]:
 
 def score_pair(
     truth: HomographyPair, prediction: Prediction, estimators: Sequence[str], robust: RobustSettings
-) -> PairScore:
+) -> HomographyScore:
     """One-way reprojection of image 0's points, thresholds inclusive.
 
     Args:
@@ -149,7 +149,7 @@ def score_pair(
     for name in estimators:
         estimate = HOMOGRAPHY_ESTIMATORS[name](prediction.points0, prediction.points1, robust)
         corners[name] = corner_error(estimate, truth.homography_1_from_0, prediction.image_size0)
-    return PairScore(
+    return HomographyScore(
         truth.pair.name,
         truth.split,
         prediction.keypoints,
@@ -224,10 +224,10 @@ def _score_all(
     estimators: Sequence[str],
     robust: RobustSettings,
     engine: Engine | None,
-) -> tuple[int, dict[str, list[PairScore]]]:
+) -> tuple[int, dict[str, list[HomographyScore]]]:
     """How many predictions were made, and the scores by method; `truths` by the name of the data set."""
     made = 0
-    scores: dict[str, list[PairScore]] = {name: [] for name in prepared.ready}
+    scores: dict[str, list[HomographyScore]] = {name: [] for name in prepared.ready}
     groups = list(dict.fromkeys((data, truth.pair.group) for data, pairs in truths.items() for truth in pairs))
     for data, sequence in progress(groups, desc="homography", unit="sequence", delay=PROGRESS_DELAY):
         chosen = [truth for truth in truths[data] if truth.pair.group == sequence]
@@ -239,7 +239,7 @@ def _score_all(
     return made, scores
 
 
-def summarise(scores: Mapping[str, Sequence[PairScore]]) -> dict[str, dict[str, dict[str, Any]]]:
+def summarise(scores: Mapping[str, Sequence[HomographyScore]]) -> dict[str, dict[str, dict[str, Any]]]:
     """Per split (overall, data sets if several, illumination, viewpoint) and method: means over pairs.
 
     `mma` and all counts are means over pairs; `inlier_ratio` is the share of correct matches among all matches of all
@@ -258,7 +258,7 @@ def summarise(scores: Mapping[str, Sequence[PairScore]]) -> dict[str, dict[str, 
     return summary
 
 
-def _mean(pairs: Sequence[PairScore]) -> dict[str, Any]:
+def _mean(pairs: Sequence[HomographyScore]) -> dict[str, Any]:
     accuracy = np.mean([s.accuracy for s in pairs], axis=0)
     matches = sum(s.matches for s in pairs)
     return {
@@ -319,7 +319,7 @@ def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table
     return found
 
 
-def csv_rows(scores: Mapping[str, Sequence[PairScore]]) -> list[dict[str, Any]]:
+def csv_rows(scores: Mapping[str, Sequence[HomographyScore]]) -> list[dict[str, Any]]:
     """One row per method and pair.
 
     Args:

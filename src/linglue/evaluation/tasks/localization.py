@@ -61,7 +61,7 @@ class QueryScene:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class LocalizationSettings:
     """How images are localized, the same for all methods."""
 
     methods: Mapping[str, MatcherConfig]  # by the name to show
@@ -158,7 +158,7 @@ def evaluate(
         raise LinGlueError(f"--top is {top}, expected at least 1")
     loaded = _load_all(folders, *(None if path is None else Path(path) for path in (model, truth)))
     prepared = prepare(methods, extract)
-    hows = [Measurement(matchers, config, pose, top, engine) for config, matchers in prepared.by_front_end()]
+    hows = [LocalizationSettings(matchers, config, pose, top, engine) for config, matchers in prepared.by_front_end()]
     measured = [_measure(scene, work, how) for scene in loaded for how in hows]
     scores = {name: [score for m in measured for score in m.scores.get(name, ())] for name in prepared.ready}
     problems = list(dict.fromkeys(problem for m in measured for problem in m.problems))
@@ -200,14 +200,14 @@ def _load(folder: Path, model: Path | None, truth: Path | None) -> KnownScene | 
     return load_known_scene(folder, model)
 
 
-def _measure(scene: KnownScene | QueryScene, work: Path, how: Measurement) -> Measured:
+def _measure(scene: KnownScene | QueryScene, work: Path, how: LocalizationSettings) -> Measured:
     folder = Workspace(scene_folder(work, scene.name, how.extract))
     if isinstance(scene, QueryScene):
         return localize_scene(scene, folder, how)
     return leave_one_out(scene, folder, how)
 
 
-def leave_one_out(scene: KnownScene, work: Workspace, how: Measurement) -> Measured:
+def leave_one_out(scene: KnownScene, work: Workspace, how: LocalizationSettings) -> Measured:
     """Localize each image in the map of all others. Features and matches are made once, in the work folder.
 
     Args:
@@ -239,7 +239,7 @@ def leave_one_out(scene: KnownScene, work: Workspace, how: Measurement) -> Measu
     return _measured(dict.fromkeys(scene.views, scene.name), work, truth, found, problems, whole_names=True)
 
 
-def localize_scene(scene: QueryScene, work: Workspace, how: Measurement) -> Measured:
+def localize_scene(scene: QueryScene, work: Workspace, how: LocalizationSettings) -> Measured:
     """Localize the queries in the reference model, whose points are triangulated anew from our matches.
 
     Args:
@@ -275,7 +275,9 @@ def localize_scene(scene: QueryScene, work: Workspace, how: Measurement) -> Meas
     return _measured(scene.labels, work, scene.truth, found, problems, whole_names)
 
 
-def _extract(images: Path, names: Iterable[str], how: Measurement, store: FeatureStore) -> tuple[list[str], list[str]]:
+def _extract(
+    images: Path, names: Iterable[str], how: LocalizationSettings, store: FeatureStore
+) -> tuple[list[str], list[str]]:
     """The images that have features now, and a line about each of the others."""
     done = extract_named(images, names, how.extract, store, how.engine)
     return [image.name for image in done.images], done.problems
@@ -297,7 +299,7 @@ def _map_pairs(names: Sequence[str], top: int, store: FeatureStore) -> list[Pair
 
 
 def _matches(
-    work: Workspace, method: str, pairs: Sequence[Pair], features: FeatureStore, how: Measurement
+    work: Workspace, method: str, pairs: Sequence[Pair], features: FeatureStore, how: LocalizationSettings
 ) -> MatchStore:
     """The matches of a method, all there."""
     store = MatchStore(matches_file(work.folder, method))
@@ -329,7 +331,7 @@ def _localize(
     partners: Sequence[str],
     features: FeatureStore,
     matches: MatchStore,
-    how: Measurement,
+    how: LocalizationSettings,
 ) -> PoseEstimate:
     found = [(other, matches.get(name, other)[0]) for other in partners]
     return estimate_pose(points, features.get(name).keypoints, found, camera, config=how.pose)

@@ -42,7 +42,7 @@ ESTIMATOR_THRESHOLD = 1.0  # pixels
 
 
 @dataclass(frozen=True)
-class PairScore:
+class PoseScore:
     """How good one method is on one pair."""
 
     pair: str
@@ -65,7 +65,7 @@ class PairScore:
         return max(self.rotation_error, self.translation_error)
 
 
-def score_pair(truth: PosePair, prediction: Prediction, robust: RobustSettings) -> PairScore:
+def score_pair(truth: PosePair, prediction: Prediction, robust: RobustSettings) -> PoseScore:
     """`robust.threshold` is in pixels at the reference size, like CORRECT.
 
     Args:
@@ -92,7 +92,7 @@ def score_pair(truth: PosePair, prediction: Prediction, robust: RobustSettings) 
     if pose is not None:
         rotation = rotation_error(pose.rotation, truth.one_from_zero.rotation)
         translation = direction_error(pose.translation, truth.one_from_zero.translation)
-    return PairScore(
+    return PoseScore(
         truth.pair.name,
         truth.scene or truth.pair.group,
         prediction.keypoints,
@@ -145,7 +145,7 @@ def evaluate(
     prepared = prepare(methods, extract)
     robust = RobustSettings(threshold, seed)
     made = 0
-    scores: dict[str, list[PairScore]] = {name: [] for name in prepared.ready}
+    scores: dict[str, list[PoseScore]] = {name: [] for name in prepared.ready}
     for truths in progress(groups.values(), desc="pose", unit="scene", delay=PROGRESS_DELAY):
         new, predictions = predict(work, [truth.pair for truth in truths], prepared, engine)
         made += new
@@ -180,7 +180,7 @@ def _note(
     )
 
 
-def summarise(scores: Mapping[str, Sequence[PairScore]]) -> dict[str, dict[str, dict[str, Any]]]:
+def summarise(scores: Mapping[str, Sequence[PoseScore]]) -> dict[str, dict[str, dict[str, Any]]]:
     """Per scene (and "all" of them, if several) and method: means over pairs, AUC in [0, 1], median seconds.
 
     Args:
@@ -194,7 +194,7 @@ def summarise(scores: Mapping[str, Sequence[PairScore]]) -> dict[str, dict[str, 
     return summary
 
 
-def _mean(pairs: Sequence[PairScore]) -> dict[str, Any]:
+def _mean(pairs: Sequence[PoseScore]) -> dict[str, Any]:
     return {
         "pairs": len(pairs),
         "keypoints": float(np.mean([s.keypoints for s in pairs])),
@@ -240,7 +240,7 @@ def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table
     return [Table(header, tuple(rows), labels=2)]
 
 
-def csv_rows(scores: Mapping[str, Sequence[PairScore]]) -> list[dict[str, Any]]:
+def csv_rows(scores: Mapping[str, Sequence[PoseScore]]) -> list[dict[str, Any]]:
     """One row per method and pair.
 
     Args:

@@ -56,7 +56,7 @@ _MODEL_CODE = (
 
 
 @dataclass(frozen=True)
-class Measurement:
+class ModelSettings:
     """How scenes are reconstructed, the same for all methods."""
 
     methods: Mapping[str, MatcherConfig]  # by the name to show
@@ -146,9 +146,9 @@ def evaluate(
     engine = engine or Pool()
     colmap = ColmapConfig(extract.max_keypoints, extract.resize, engine.threads, seed) if COLMAP in methods else None
     mapping = MappingConfig(seed=seed)
-    hows = [Measurement(matchers, config, mapping, engine, None, dense) for config, matchers in prepared.by_front_end()]
+    hows = [ModelSettings(names, config, mapping, engine, None, dense) for config, names in prepared.by_front_end()]
     if colmap is not None:
-        hows.append(Measurement({}, extract, mapping, engine, colmap, dense))
+        hows.append(ModelSettings({}, extract, mapping, engine, colmap, dense))
     scores = [score for scene in loaded for how in hows for score in measure(scene, work, how)]
     summary, made = summarise(scores), sum(score.made for score in scores)
     settings = {
@@ -188,7 +188,7 @@ def _note(prepared: Prepared, extract: ExtractConfig, seed: int, with_colmap: bo
     return note
 
 
-def measure(scene: KnownScene, work: Path, how: Measurement) -> list[ModelScore]:
+def measure(scene: KnownScene, work: Path, how: ModelSettings) -> list[ModelScore]:
     """The scores of all methods on a scene; models and all before them are made where the work folder lacks them.
 
     Args:
@@ -219,7 +219,9 @@ def _write_intrinsics(path: Path, scene: KnownScene) -> str | None:
     return str(path)
 
 
-def _by_method(scene: KnownScene, work: Workspace, method: str, cameras: CameraConfig, how: Measurement) -> ModelScore:
+def _by_method(
+    scene: KnownScene, work: Workspace, method: str, cameras: CameraConfig, how: ModelSettings
+) -> ModelScore:
     """The score of a matcher, with all of our pipeline around it."""
     config = ReconstructConfig(
         extract=how.extract,
@@ -240,7 +242,7 @@ def _by_method(scene: KnownScene, work: Workspace, method: str, cameras: CameraC
     return _score(scene, method, work, summary, seconds, _written(work.summary) != before, how.dense)
 
 
-def _by_colmap(scene: KnownScene, work: Workspace, how: Measurement, config: ColmapConfig) -> ModelScore:
+def _by_colmap(scene: KnownScene, work: Workspace, how: ModelSettings, config: ColmapConfig) -> ModelScore:
     """The score of COLMAP's own pipeline on the images that the others use."""
     work.folder.mkdir(parents=True, exist_ok=True)
     before = _written(work.summary)

@@ -26,7 +26,7 @@ UNRELATED = 200  # pairs
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundMatches:
     """What one matcher found in all pairs."""
 
     scores: np.ndarray  # (K,) of all matches of related images
@@ -63,7 +63,7 @@ def is_right(truth: PosePair, matches: Matches) -> np.ndarray:
     return np.max([d * REFERENCE_SIDE / max(c.size) for d, c in zip(off, cameras, strict=True)], axis=0) <= CORRECT
 
 
-def measure(scenes: Sequence[Path], extract: ExtractConfig, unrelated_pairs: int = UNRELATED) -> Found:
+def measure(scenes: Sequence[Path], extract: ExtractConfig, unrelated_pairs: int = UNRELATED) -> FoundMatches:
     """Match all pairs of scenes, and pairs across scenes, by the packaged network of a front-end.
 
     Args:
@@ -91,12 +91,12 @@ def measure(scenes: Sequence[Path], extract: ExtractConfig, unrelated_pairs: int
             found = matcher.match(features[image0], features[image1])
             unrelated.append(found.pair_score)
             by_default.append(len(found))
-    return Found(
+    return FoundMatches(
         np.concatenate(scores), np.concatenate(right), np.array(related), np.array(unrelated), np.array(by_default)
     )
 
 
-def tables(found: Mapping[str, Found]) -> list[Table]:
+def tables(found: Mapping[str, FoundMatches]) -> list[Table]:
     """How often matches of a score are right; what unrelated images get."""
     reliability = [
         (

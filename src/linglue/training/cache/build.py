@@ -28,7 +28,7 @@ from linglue.training.sources.ground_truth import IGNORE, UNMATCHABLE, ground_tr
 from linglue.training.sources.interface import PairSource
 from linglue.types import Features, IndexArray
 
-FORMAT = 2  # of the shards; a cache of another one is refused
+FORMAT = 3  # of the shards; a cache of another one is refused
 MAX_REDRAWS = 20  # per pair on average, before the material is declared unfit
 REMEMBERED = 100  # images, about 0.6 MB of features each
 LEFTOVER_AGE = 3600.0  # seconds after which an unfinished shard of a dead process is removed
@@ -65,7 +65,7 @@ class _Remembering:
         key = hashlib.sha256(image.tobytes()).digest()
         found = self._known.pop(key, None)
         if found is None:
-            found = self._extractor.extract(image, self._keypoints)
+            found = self._extractor.extract(image, self._keypoints).strongest(self._keypoints)
         self._known[key] = found  # now the youngest
         if len(self._known) > REMEMBERED:
             del self._known[next(iter(self._known))]
@@ -91,6 +91,7 @@ class _Sample:
     features: tuple[Features, Features]
     matches: tuple[IndexArray, IndexArray]
     source: int
+    fundamental: NDArray[np.float64] | None = None  # (3, 3), where known
 
 
 def build_cache(
@@ -236,7 +237,7 @@ def _stream(work: _Work, rng: np.random.Generator) -> Iterator[_Sample]:
             if (matches[0] >= 0).sum() < config.min_matches:
                 continue
             kept, fit = kept + 1, True
-            yield _Sample((zero, one), matches, source)
+            yield _Sample((zero, one), matches, source, group.fundamental(i, j))
             wanted = rng.random() < config.unrelated / (1 - config.unrelated)
             if wanted and before is not None and not before[1] & used:
                 yield _unrelated(before[0][i % len(before[0])], one, len(sources))
@@ -262,6 +263,9 @@ def _arrays(samples: list[_Sample], keypoints: int) -> dict[str, NDArray[Any]]:
     index = {id(f): k for k, f in enumerate(images)}
     arrays: dict[str, NDArray[Any]] = {
         "source": np.array([s.source for s in samples], dtype=np.int16),
+        "fundamental": np.array(
+            [np.zeros((3, 3)) if s.fundamental is None else s.fundamental for s in samples], dtype=np.float64
+        ),
         "keypoints": pad([f.keypoints for f in images], np.float32),
         "descriptors": pad([f.descriptors for f in images], np.float16),
         "scores": pad([f.scores for f in images], np.float32),

@@ -98,6 +98,7 @@ class FeatureCache(Sequence[dict[str, Any]]):
         there is no keypoint
     matches0, matches1: (K,) int16, an index, UNMATCHABLE or IGNORE (also where mask is False)
     source: index into `sources`, the name of what made the pair
+    fundamental: (3, 3) float64, takes points of image0 to their lines in image1; zeros where it is not known
 
     Example:
         >>> cache = FeatureCache("runs/mine/pairs")  # doctest: +SKIP
@@ -147,7 +148,7 @@ class FeatureCache(Sequence[dict[str, Any]]):
         shard = int(np.searchsorted(self._ends, index, side="right"))
         row = index - (int(self._ends[shard - 1]) if shard else 0)
         arrays = self._shard(shard)
-        pair: dict[str, Any] = {"source": int(arrays["source"][row])}
+        pair: dict[str, Any] = {"source": int(arrays["source"][row]), "fundamental": arrays["fundamental"][row]}
         for side in "01":
             image = int(arrays["image" + side][row])
             entry = {name: arrays[name][image] for name in PER_IMAGE if name in arrays}
@@ -167,7 +168,7 @@ class FeatureCache(Sequence[dict[str, Any]]):
             keypoints: how many of every image's keypoints are kept, the strongest; all of them without.
 
         Returns:
-            The network's input (image0, image1), matches0 and matches1 (int64), source.
+            The network's input (image0, image1), matches0 and matches1 (int64), source, fundamental (B, 3, 3).
         """
         pairs = [self[int(i)] for i in indices]
         if keypoints is not None and keypoints < self.keypoints:
@@ -178,6 +179,7 @@ class FeatureCache(Sequence[dict[str, Any]]):
             return tensor.float() if tensor.is_floating_point() else tensor
 
         batch: dict[str, Any] = {"source": torch.tensor([p["source"] for p in pairs])}
+        batch["fundamental"] = torch.from_numpy(np.stack([p["fundamental"] for p in pairs]))
         for side in "01":
             image = "image" + side
             names = [name for name in pairs[0][image] if name != "scores"]

@@ -25,7 +25,7 @@ def cut(pair: dict[str, Any], keypoints: int) -> dict[str, Any]:
     """
     images = [pair["image0"], pair["image1"]]
     keep = [_strongest(image, keypoints) for image in images]  # (n,) each
-    result: dict[str, Any] = {"source": pair["source"]}
+    result = dict(pair)  # what is said of the pair as a whole stays
     for side in (0, 1):
         image, rows, other = images[side], keep[side], keep[1 - side]
         result[f"image{side}"] = {

@@ -112,7 +112,7 @@ def _lone(points: NDArray[np.float32]) -> NDArray[np.bool_]:
     return np.asarray(cKDTree(points).query(points, k=2)[0][:, 1] > CROWDED)
 
 
-class Objective(nn.Module):
+class FrontEndObjective(nn.Module):
     """The student with what it needs only while it learns: the way to the teacher's descriptors, two sharpnesses."""
 
     def __init__(self, net: LinPointNet, weights: LossWeights, taught_dim: int) -> None:

@@ -30,7 +30,7 @@ from linglue.training.checkpoint import checkpoint_path, read_checkpoint, restor
 from linglue.training.front_end.config import FrontEndConfig, LearningConfig, LessonConfig
 from linglue.training.front_end.crops import Crop, draw_crops
 from linglue.training.front_end.lessons import LONGER_SIDE, Lesson, Lessons
-from linglue.training.front_end.objective import Batch, Objective, collate
+from linglue.training.front_end.objective import Batch, FrontEndObjective, collate
 from linglue.training.front_end.real_pairs import RealPairs
 from linglue.training.front_end.validation import Scores, make_validation, validate
 from linglue.training.log import check_output, log_row
@@ -75,7 +75,7 @@ def learning_rate(config: LearningConfig, step: int) -> float:
     return warm * (0.5 - 0.5 * math.cos(math.pi * left)) if left < 1 else warm
 
 
-class Trainer:
+class FrontEndTrainer:
     """A student on its way; resumes from the checkpoint in the output folder if there is one.
 
     Args:
@@ -88,7 +88,7 @@ class Trainer:
         teacher = make_extractor(config.lessons.teacher, config.lessons.teacher_weights)
         torch.manual_seed(config.learning.seed)
         net = load_linpoint(config.start) if config.start is not None else LinPointNet()
-        self.objective = Objective(net, config.losses, teacher.dim)
+        self.objective = FrontEndObjective(net, config.losses, teacher.dim)
         self.objective.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.average = averaged(net, config.learning.average).eval()
         self.optimiser = torch.optim.AdamW(
@@ -233,6 +233,6 @@ def train_features(config: FrontEndConfig) -> Path:
     Returns:
         The file with the weights of the best validation, for `make_extractor("linpoint", file)`.
     """
-    trainer = Trainer(config)
+    trainer = FrontEndTrainer(config)
     trainer.run()
     return trainer.weights

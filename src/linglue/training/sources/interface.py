@@ -47,6 +47,8 @@ class ImageGroup:
     pairs: Sequence[tuple[int, int]]  # indices into images
     mapper: Callable[[int, int], Mapper]  # mapper(a, b) takes points of image a into image b
     shows: frozenset[str] = frozenset()  # names of the real scenes in it; not said of images used as textures
+    # fundamental(a, b) takes points of image a to their lines in image b; for sources that know some matches only
+    fundamental: Callable[[int, int], NDArray[np.float64] | None] = lambda a, b: None
 
     def pair(self, zero: int = 0, one: int = 1) -> ImagePair:
         """Two images of the group.

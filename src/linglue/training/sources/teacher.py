@@ -12,7 +12,8 @@ Limits. Epipolar geometry checks one of two coordinates: a wrong match along the
 only if it disagrees with its neighbours; repeated structure that shifts as a whole along the lines passes both. Labels
 are as exact as ALIKED's keypoints (about a pixel) and lie where ALIKED fires. A teacher never says that a point has no
 partner: everything away from its matches is unknown (NaN), so that negatives come from keypoints beside a verified
-match without a counterpart, and from unrelated pairs. The student inherits the teacher's blind spots. Licences: ALIKED
+match without a counterpart, from unrelated pairs, and from the epipolar geometry of the verified matches: what lies far
+from its line is no match, wherever it is. The student inherits the teacher's blind spots. Licences: ALIKED
 is BSD-3-Clause, LightGlue Apache-2.0, so learning from them is clean. SuperGlue must never be a teacher here: its
 licence forbids commercial use, and what is learned from it would be tainted.
 """
@@ -25,13 +26,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from linglue.core.fingerprint import file_sha256
 from linglue.errors import LinGlueError
+from linglue.geometry.pixels import resize_points
 from linglue.io.images import Image, read_image, shrink
+from linglue.training.images.photometric import perturb
 from linglue.training.sources.interface import Flags, ImageGroup, Points
 from linglue.training.sources.labels import read_labels
 from linglue.types import FloatArray
@@ -48,6 +52,8 @@ class TeacherConfig:
     neighbours: int = 8  # verified matches that make a local affine map
     reach: float = 60.0  # they lie at most this far away
     spread: float = 1.5  # largest median distance of these matches from that map
+    relit: float = 0.5  # share of images whose light is changed: the same pair at another hour
+    smaller: float = 0.3  # share of images that are shrunk, to half their size at most
 
 
 class TeacherSource:
@@ -85,15 +91,39 @@ class TeacherSource:
         """One pair, of a scene drawn by the square root of its number of pairs. `images` are not used."""
         folder, files = self._scenes[int(rng.choice(len(self._scenes), p=self._shares))]
         labels = read_labels(files[int(rng.integers(len(files)))])
-        sides = list(zip(labels.names, (labels.points0, labels.points1), strict=True))
-        if rng.random() < 0.5:
-            sides.reverse()
+        order = (1, 0) if rng.random() < 0.5 else (0, 1)
+        images, points = [], []
+        for side in order:
+            image = shrink(read_image(folder / labels.names[side]), labels.longer_side)
+            image, scale = self._changed(image, rng)
+            images.append(image)
+            points.append(resize_points((labels.points0, labels.points1)[side], scale))
         return ImageGroup(
-            [shrink(read_image(folder / name), labels.longer_side) for name, _ in sides],
+            images,
             [(0, 1)],
-            lambda a, b: LocalAffineMapper(sides[a][1], sides[b][1], self.config),
+            lambda a, b: LocalAffineMapper(points[a], points[b], self.config),
             shows=frozenset({f"images:{labels.scene}"}),
+            fundamental=lambda a, b: eight_point(points[a], points[b]),
         )
+
+    def _changed(self, image: Image, rng: np.random.Generator) -> tuple[Image, float]:
+        """The image at another hour, or from further away, and its size against what it was."""
+        longer = max(image.shape[:2])
+        if rng.random() < self.config.smaller:
+            image = shrink(image, round(longer * rng.uniform(0.5, 1)))
+        if rng.random() < self.config.relit:
+            image = perturb(image, rng)
+        return image, max(image.shape[:2]) / longer
+
+
+def eight_point(points0: FloatArray, points1: FloatArray) -> Array | None:
+    """(3, 3) the fundamental matrix of verified matches (M, 2), None where they do not determine one."""
+    if len(points0) < 8:
+        return None
+    matrix, _ = cv2.findFundamentalMat(points0.astype(np.float64), points1.astype(np.float64), cv2.FM_8POINT)
+    if matrix is None or matrix.shape != (3, 3) or not np.isfinite(matrix).all():
+        return None
+    return np.asarray(matrix, dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
