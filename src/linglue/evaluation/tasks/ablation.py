@@ -132,6 +132,9 @@ def evaluate(
 
     Returns:
         One row per task, method and number of keypoints.
+
+    Example:
+        >>> evaluate(["hpatches"], [], "work").text()  # doctest: +SKIP
     """
     if not data and not scenes:
         raise LinGlueError("no data to measure on, expected --homography or --localization")

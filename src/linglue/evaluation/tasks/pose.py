@@ -134,6 +134,9 @@ def evaluate(
 
     Returns:
         One row per method and pair; a table per scene and of all scenes.
+
+    Example:
+        >>> print(evaluate(["scene"], ["mnn", "aliked:lightglue"], "work").text())  # doctest: +SKIP
     """
     folders, work = [Path(scene) for scene in scenes], Path(work)
     extract = extract or ExtractConfig(max_keypoints=2048, resize=1024)

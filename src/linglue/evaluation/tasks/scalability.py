@@ -66,6 +66,9 @@ def evaluate(
 
     Returns:
         One row per subject, part and size; tables of time, memory and accuracy.
+
+    Example:
+        >>> print(evaluate("work", sizes=[1024, 2048]).text())  # doctest: +SKIP
     """
     work, limits = Path(work), limits or Limits()
     order = [(subject, size) for size in sizes for subject in subjects]  # load hits all subjects of a size alike
@@ -88,15 +91,20 @@ def evaluate(
         "scenes": [str(scene) for scene in scenes],
         "given_up": {subject.name: why for subject, why in failed.items()},
     }
-    note = (
-        f"synthetic keypoints, half of them with a true match; {threads} thread(s), medians of {repeats}; presets as "
-        f"the identity start, peers with their weights; given up beyond {limits.seconds:g} s of CPU time or "
-        f"{limits.megabytes} MB; n^: exponent fitted from 4096 on, or to all sizes where that leaves fewer than two"
-    )
+    note = _note(threads, repeats, limits)
     missing = {subject.name: why for subject, why in failed.items() if why == "no weights"}
     problems = [f"{subject.name}: {why}" for subject, why in failed.items()]
     parts = [*tables(rows, sizes, exponents, {s.name: why for s, why in failed.items()}), *_accuracy_table(accuracy)]
     return Result("scalability", summary, rows, "costs", parts, note, settings, len(rows), 0, missing, problems)
+
+
+def _note(threads: int, repeats: int, limits: Limits) -> str:
+    """How the tables came about."""
+    return (
+        f"synthetic keypoints, half of them with a true match; {threads} thread(s), medians of {repeats}; presets as "
+        f"the identity start, peers with their weights; given up beyond {limits.seconds:g} s of CPU time or "
+        f"{limits.megabytes} MB; n^: exponent fitted from 4096 on, or to all sizes where that leaves fewer than two"
+    )
 
 
 def _kept(work: Path, subject: Subject, size: int, threads: int, repeats: int, limits: Limits) -> list[Cost] | str:
