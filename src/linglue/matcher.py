@@ -336,6 +336,11 @@ def _linglue_nofilter(config: MatcherConfig) -> Matcher:
     return Matcher.for_features(config.features, config.weights, config.device, matching)
 
 
+def _linglue_paper(config: MatcherConfig) -> Matcher:
+    matching = replace(MatchingConfig.paper(), min_score=config.matching.min_score)
+    return Matcher.for_features(config.features, config.weights, config.device, matching)
+
+
 def _mnn(config: MatcherConfig) -> MutualNearest:
     return MutualNearest(config.device)
 
@@ -344,14 +349,20 @@ def _ratio(config: MatcherConfig) -> RatioTest:
     return RatioTest(config.device)
 
 
+def _ratio_oneway(config: MatcherConfig) -> RatioTest:
+    return RatioTest(config.device, one_way=True)
+
+
 MATCHERS = Registry(
     "matcher",
     "linglue.matchers",
     {
         "linglue": "linglue.matcher:_linglue",  # as users get it
         "linglue-nofilter": "linglue.matcher:_linglue_nofilter",  # mutual nearest neighbours of its descriptors
+        "linglue-paper": "linglue.matcher:_linglue_paper",  # the paper's filter, whatever else the network comes with
         "mnn": "linglue.matcher:_mnn",  # mutual nearest neighbours of the raw descriptors
         "ratio": "linglue.matcher:_ratio",  # the same with Lowe's ratio test
+        "ratio-oneway": "linglue.matcher:_ratio_oneway",  # Lowe's test alone, as in many published tables
         "adalam": "linglue.evaluation.peers.adalam:AdaLam",
         "lightglue": "linglue.evaluation.peers.lightglue:LightGlue",
         "superglue": "linglue.evaluation.peers.superglue:SuperGlue",

@@ -14,7 +14,7 @@ from linglue.matcher import MATCHERS, MatcherConfig
 from linglue.sfm.extract import ExtractConfig
 from linglue.types import Features
 
-PLAIN = ("mnn", "ratio", "linglue", "linglue-nofilter")
+PLAIN = ("mnn", "ratio", "ratio-oneway", "linglue", "linglue-nofilter", "linglue-paper")
 
 
 def make_features(count: int, seed: int = 0, shaped: bool = True) -> Features:
@@ -94,7 +94,10 @@ def test_ratio_is_a_subset_of_mnn() -> None:
 
 
 def test_unknown_method_lists_the_allowed() -> None:
-    with pytest.raises(LinGlueError, match="'best', expected linglue, linglue-nofilter, mnn, ratio, adalam"):
+    with pytest.raises(
+        LinGlueError,
+        match="'best', expected linglue, linglue-nofilter, linglue-paper, mnn, ratio, ratio-oneway, adalam",
+    ):
         MatcherConfig("best").build()
     assert "lightglue" in MATCHERS.names()
 
@@ -186,3 +189,18 @@ def test_network_of_another_kind_is_refused() -> None:
 
     with pytest.raises(LinGlueError, match="made for 'sift' features, expected one for 'disk'"):
         MatcherConfig("linglue", "disk", weights=packaged_weights("sift")).build()
+
+
+def test_a_method_may_have_its_own_number_of_keypoints() -> None:
+    common = ExtractConfig("sift", max_keypoints=2048)
+    assert parse_method("sift:mnn/512", common).extract.max_keypoints == 512
+    assert parse_method("mnn/9999", common).extract == common  # never more than the others
+    with pytest.raises(LinGlueError, match="method is mnn/many, expected a number of keypoints"):
+        parse_method("mnn/many", common)
+
+
+def test_one_way_ratio_keeps_what_is_not_mutual() -> None:
+    features0, features1 = make_features(300), make_features(200, 1)
+    both, one_way = (MatcherConfig(n, "sift").build().match(features0, features1) for n in ("ratio", "ratio-oneway"))
+    assert {tuple(p) for p in both.indices.tolist()} <= {tuple(p) for p in one_way.indices.tolist()}
+    assert both.scores.tolist() == sorted(both.scores.tolist(), reverse=True)
