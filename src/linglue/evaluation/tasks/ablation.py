@@ -130,17 +130,17 @@ def evaluate(
 ) -> Result:
     """Measure what each part contributes, on homographies and on localization.
 
-        Args:
-            data: folders in the HPatches layout; none: no table of homographies.
-            scenes: scenes with known poses; none: no table of localization.
-            work: folder where features and matches are kept; what is there is not made again.
-            extract: front-end and image size, or several; None: the default front-end, longer side 1600.
-            weights: networks besides those in the package, for the first front-end.
-            folder: where more networks are, for any front-end.
-            keypoints: numbers of keypoints per image.
-            engine: where images are extracted and pairs matched; None: in this process.
+    Args:
+        data: folders in the HPatches layout; none: no table of homographies.
+        scenes: scenes with known poses; none: no table of localization.
+        work: folder where features and matches are kept; what is there is not made again.
+        extract: front-end and image size, or several; None: the default front-end, longer side 1600.
+        weights: networks besides those in the package, for the first front-end.
+        folder: where more networks are, for any front-end.
+        keypoints: numbers of keypoints per image.
+        engine: where images are extracted and pairs matched; None: in this process.
 
-        Returns:
+    Returns:
         One row per task, front-end, method and number of keypoints.
 
     Example:
