@@ -86,7 +86,7 @@ class MatcherConfig:
             if ":" not in self.name:
                 raise
             raise LinGlueError(f"matcher {self.name!r} cannot be made of a MatcherConfig ({error})") from error
-        if not (hasattr(matcher, "match") and hasattr(matcher, "settings")):
+        if not hasattr(matcher, "match"):
             raise LinGlueError(f"matcher {self.name!r} made a {type(matcher).__name__}, expected a PairMatcher")
         return matcher
 
