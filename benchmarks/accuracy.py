@@ -1,77 +1,54 @@
-"""The tables of docs/accuracy.md: pose and homography accuracy of LinGlue and its peers on the same keypoints, one run.
+"""docs/accuracy.md: pose on held-out scenes, extreme views, and how honest scores are; sections of `linglue eval all`.
 
-python benchmarks/accuracy.py SCENE [SCENE ...] --planes DATA [-o WORK] [--methods METHOD ...] [--scores NAME ...]
-    [--docs FILE]
+    python benchmarks/accuracy.py SCENES [--data DATA] [-o WORK] [--quick] [--docs FILE]
 
-SCENE is a folder for `linglue eval pose` (benchmarks/pose_scenes.py makes some of image collections), DATA one in the
-layout of HPatches. Methods whose weights are missing are named and left out; what is in WORK is not measured again.
-NAME is a front-end whose network has a learned consensus: how honest its scores are.
+SCENES is a folder of scenes that benchmarks/pose_scenes.py made, DATA the one with evd/. The same as
+`linglue eval all --only scenes planes scores`, in a document of its own; what is in WORK is not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+import os
+import sys
 from pathlib import Path
 
-from linglue import evaluation
-from linglue.evaluation.tasks.scores import UNRELATED, measure, tables
-from linglue.sfm.extract import ExtractConfig
+from linglue.core.atomic import atomic_path
+from linglue.evaluation.report import TITLES, about
+from linglue.evaluation.sections import Suite
+from linglue.evaluation.suite import DATA, run, stamps, write_suite
 
-METHODS = (
-    "linpoint:mnn",
-    "linpoint:linglue",
-    "sift:mnn",
-    "sift:ratio",
-    "sift:adalam",
-    "sift:linglue",
-    "aliked:mnn",
-    "aliked:linglue",
-    "aliked:lightglue",
-    "superpoint:mnn",
-    "superpoint:linglue",
-    "superpoint:superglue",
-)
+SECTIONS = ("scenes", "planes", "scores")
 HEAD = """# Accuracy
 
-Written by `python benchmarks/accuracy.py`. Scenes are held-out image collections with poses from full reconstruction
-(`benchmarks/pose_scenes.py`) and entry-P10; planes are EVD, extreme views of flat scenes. None was learned from, but
-models and the default `min_score` are chosen by them: expect a little less elsewhere.
-
-"""
-
-SCORES = f"""
-
-## Scores
-
-A score is meant to be the probability that the match is right. How often it was, on the scenes above with 2048
-keypoints, all matches counted; right is at most 3 px from the epipolar lines. The calibration error is the mean
-difference between score and share. Unrelated are {UNRELATED} pairs of images of different scenes.
-
+Written by `python benchmarks/accuracy.py`. Scenes are image collections with poses from full reconstruction
+(`benchmarks/pose_scenes.py`), planes are EVD, extreme views of flat scenes. None was learned from, but models and the
+default `min_score` are chosen by some of them: expect a little less elsewhere.
 """
 
 
 def main() -> None:
     """Measure, print, and write the document if asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenes", nargs="+", type=Path)
-    parser.add_argument("--planes", type=Path)
-    parser.add_argument("--methods", nargs="+", default=METHODS)
-    parser.add_argument("--scores", nargs="*", default=["linpoint"])
-    parser.add_argument("-o", "--work", type=Path, default=Path("out/accuracy"))
+    parser.add_argument("scenes", type=Path)
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get(DATA, "../shared/data")))
+    parser.add_argument("-o", "--work", type=Path, default=Path("linglue-eval-all"))
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--docs", type=Path)
     options = parser.parse_args()
-    extract = ExtractConfig(max_keypoints=2048, resize=1024)
-    results = [evaluation.pose(options.scenes, options.methods, options.work / "pose", extract)]
-    if options.planes is not None:
-        results.append(evaluation.homography([options.planes], options.methods, options.work / "planes", extract))
-    text = "\n\n".join(result.text(markdown=True) for result in results)
-    if options.scores:
-        found = {name: measure(options.scenes, replace(extract, features=name)) for name in options.scores}
-        text += SCORES + "\n\n".join(table.markdown() for table in tables(found))
+    suite = Suite(options.data, options.work, options.quick, scenes=options.scenes)
+    results, failed = run(suite, SECTIONS)
+    write_suite(suite, results)
+    parts = [HEAD.strip(), *about(stamps(suite, SECTIONS), options.quick)]
+    for name, result in results.items():
+        parts += [f"## {TITLES[name]}", result.text(markdown=True)]
+    text = "\n\n".join(parts) + "\n"
     print(text)
     if options.docs is not None:
-        options.docs.write_text(HEAD + text + "\n")
+        with atomic_path(options.docs) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    if failed:
+        sys.exit("; ".join(f"{name}: {why}" for name, why in failed.items()))
 
 
 if __name__ == "__main__":

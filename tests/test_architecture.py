@@ -139,7 +139,7 @@ def test_a_class_has_a_name_of_its_own() -> None:
 
 
 # Methods whose arguments the base class or protocol describes.
-DESCRIBED_ABOVE = {"check_settings", "detect", "extract", "match", "run", "sample"}
+DESCRIBED_ABOVE = {"check_settings", "detect", "extract", "keep", "match", "run", "sample"}
 
 
 def test_arguments_are_described() -> None:

@@ -18,7 +18,7 @@ from linglue.core.registry import Registry
 from linglue.errors import LinGlueError
 from linglue.features import DEFAULT_FEATURES, FRONT_ENDS, MAX_KEYPOINTS, RESIZE, make_extractor
 from linglue.features.base import Extractor
-from linglue.io.images import Image, ImageSource, Mask
+from linglue.io.images import Image, ImageSource, Mask, as_image
 from linglue.matching.baselines import MutualNearest, RatioTest
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.network.linglue import LinGlue, collate, matchable
@@ -29,14 +29,29 @@ _CODE = ("matching", "network", "matcher.py", "types.py")  # what decides the ma
 
 
 class PairMatcher(Protocol):
-    """Anything that matches the features of two images."""
+    """Anything that matches the features of two images.
+
+    Example:
+        >>> matcher: PairMatcher = MatcherConfig("mnn").build()
+    """
 
     @property
     def settings(self) -> Mapping[str, Any]:
         """JSON values of all that decides its matches: other settings, other matches."""
 
     def match(self, features0: Features, features1: Features, /) -> Matches:
-        """One-to-one matches between the features of two images, best first."""
+        """One-to-one matches between the features of two images, best first.
+
+        Args:
+            features0: of image 0.
+            features1: of image 1.
+
+        Returns:
+            The matches, best first.
+
+        Example:
+            >>> MatcherConfig("mnn").build().match(features0, features1)  # doctest: +SKIP
+        """
 
 
 @dataclass(frozen=True)
@@ -55,8 +70,24 @@ class MatcherConfig:
     matching: MatchingConfig = field(default_factory=MatchingConfig)
 
     def build(self) -> PairMatcher:
-        """The matcher itself, or a LinGlueError that says what it lacks."""
-        matcher: PairMatcher = MATCHERS.get(self.name)(self)
+        """The matcher itself, or a LinGlueError that says what it lacks.
+
+        Returns:
+            Something that matches; each call makes a new one.
+
+        Example:
+            >>> type(MatcherConfig("ratio").build()).__name__
+            'RatioTest'
+        """
+        make = MATCHERS.get(self.name)
+        try:
+            matcher: PairMatcher = make(self)
+        except TypeError as error:
+            if ":" not in self.name:
+                raise
+            raise LinGlueError(f"matcher {self.name!r} cannot be made of a MatcherConfig ({error})") from error
+        if not hasattr(matcher, "match"):
+            raise LinGlueError(f"matcher {self.name!r} made a {type(matcher).__name__}, expected a PairMatcher")
         return matcher
 
 
@@ -109,6 +140,13 @@ class Matcher:
             weights: file of your own network; None: the one in the package.
             device: "cuda" where there is one, unless given.
             matching: how the network's descriptors become matches.
+
+        Returns:
+            A matcher that takes images as well as features.
+
+        Example:
+            >>> Matcher.from_pretrained("sift", device="cpu").kind
+            'sift'
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         extractor = make_extractor(name, extractor_weights, device)
@@ -131,6 +169,13 @@ class Matcher:
             weights: file of your own network; None: the one in the package for `kind`.
             device: where the network runs.
             matching: how the network's descriptors become matches.
+
+        Returns:
+            A matcher that takes features only.
+
+        Example:
+            >>> Matcher.for_features("sift").kind
+            'sift'
         """
         if weights is None and kind is None:
             raise LinGlueError("neither kind nor weights is given, expected one of them")
@@ -161,7 +206,22 @@ class Matcher:
         mask: Mask | None = None,
         tile: int | None = None,
     ) -> Features:
-        """Features of an image (path, numpy or torch) in pixels of the original; see `Extractor.extract`."""
+        """Features of an image in pixels of the original; see `Extractor.extract`.
+
+        Args:
+            source: a path, a numpy array (H, W[, C]) uint8 or a torch tensor ([C,] H, W) float in [0, 1].
+            max_keypoints: strongest kept.
+            resize: work at this longer side, never enlarges; None: original.
+            mask: (H, W) of the original; keypoints are found only where it is True.
+            tile: cut larger images into tiles of this side.
+
+        Returns:
+            The features of the image.
+
+        Example:
+            >>> len(Matcher.from_pretrained().extract("a.jpg", max_keypoints=100))
+            100
+        """
         if self.extractor is None:
             raise LinGlueError(f"this matcher has no front-end: it matches ready {self.kind!r} Features only")
         return self.extractor.extract(source, max_keypoints, resize, mask, tile)
@@ -182,6 +242,12 @@ class Matcher:
             max_keypoints: strongest kept per image.
             resize: work at this longer side, never enlarges; None: original.
             tile: cut larger images into tiles of this side.
+
+        Returns:
+            The matches, best first, with the images for drawing.
+
+        Example:
+            >>> Matcher.from_pretrained().match("a.jpg", "b.jpg", max_keypoints=300).draw("matches.png")
         """
         watch = Stopwatch(self.device)
         sources = (image0, image1)
@@ -197,6 +263,17 @@ class Matcher:
 
         On a CPU pairs run one after the other, which is as fast and gives bit-identical results. On a GPU `batch_size`
         pairs (default 8) are padded and run together; padding never enters the arithmetic, sums may round differently.
+
+        Args:
+            pairs: features of image 0 and image 1 of each.
+            batch_size: pairs that run together; None: 1 on a CPU, 8 on a GPU.
+
+        Returns:
+            The matches of every pair, in their order.
+
+        Example:
+            >>> Matcher.for_features("sift").match_batch([])
+            []
         """
         if batch_size is None:
             batch_size = 1 if self.device.type == "cpu" else 8
@@ -233,21 +310,16 @@ class Matcher:
     def _check(self, features: Features) -> None:
         if features.kind != self.kind:
             raise LinGlueError(f"features are of kind {features.kind!r}, this network was made for {self.kind!r}")
-        if features.dim != self.network.config.input_dim:
-            raise LinGlueError(
-                f"descriptors have {features.dim} entries, this network takes {self.network.config.input_dim}"
-            )
+        dim = self.network.config.input_dim
+        if features.dim != dim:
+            raise LinGlueError(f"descriptors have {features.dim} entries, this network takes {dim}")
 
 
 def _drawable(source: ImageSource | Features) -> Path | Image | None:
     """What can be opened again for drawing."""
-    if isinstance(source, str | Path):
-        return Path(source)
     if isinstance(source, Features):
         return None
-    from linglue.io.images import as_image
-
-    return as_image(source)
+    return Path(source) if isinstance(source, str | Path) else as_image(source)
 
 
 def _linglue(config: MatcherConfig) -> Matcher:
@@ -259,6 +331,11 @@ def _linglue_nofilter(config: MatcherConfig) -> Matcher:
     return Matcher.for_features(config.features, config.weights, config.device, matching)
 
 
+def _linglue_paper(config: MatcherConfig) -> Matcher:
+    matching = replace(MatchingConfig.paper(), min_score=config.matching.min_score)
+    return Matcher.for_features(config.features, config.weights, config.device, matching)
+
+
 def _mnn(config: MatcherConfig) -> MutualNearest:
     return MutualNearest(config.device)
 
@@ -267,14 +344,20 @@ def _ratio(config: MatcherConfig) -> RatioTest:
     return RatioTest(config.device)
 
 
+def _ratio_oneway(config: MatcherConfig) -> RatioTest:
+    return RatioTest(config.device, one_way=True)
+
+
 MATCHERS = Registry(
     "matcher",
     "linglue.matchers",
     {
         "linglue": "linglue.matcher:_linglue",  # as users get it
         "linglue-nofilter": "linglue.matcher:_linglue_nofilter",  # mutual nearest neighbours of its descriptors
+        "linglue-paper": "linglue.matcher:_linglue_paper",  # the paper's filter, whatever else the network comes with
         "mnn": "linglue.matcher:_mnn",  # mutual nearest neighbours of the raw descriptors
         "ratio": "linglue.matcher:_ratio",  # the same with Lowe's ratio test
+        "ratio-oneway": "linglue.matcher:_ratio_oneway",  # Lowe's test alone, as in many published tables
         "adalam": "linglue.evaluation.peers.adalam:AdaLam",
         "lightglue": "linglue.evaluation.peers.lightglue:LightGlue",
         "superglue": "linglue.evaluation.peers.superglue:SuperGlue",
@@ -286,7 +369,15 @@ MATCHERS = Registry(
 
 
 def presets() -> list[dict[str, object]]:
-    """Names, descriptor sizes, licences and networks of what `Matcher.from_pretrained` can load."""
+    """Names, descriptor sizes, licences and networks of what `Matcher.from_pretrained` can load.
+
+    Returns:
+        One dictionary per front-end with a network in the package.
+
+    Example:
+        >>> [found["name"] for found in presets() if not found["needs_extractor_weights"]]
+        ['linpoint', 'sift']
+    """
     found: list[dict[str, object]] = []
     for name, front_end in FRONT_ENDS.items():
         path = packaged_weights(name)

@@ -26,7 +26,12 @@ PAIR_EVIDENCE = 20.0  # summed match scores at which a pair is more likely right
 
 
 class ImageSize(NamedTuple):
-    """Size of an image in pixels, always in this order."""
+    """Size of an image in pixels, always in this order.
+
+    Example:
+        >>> ImageSize(640, 480).width
+        640
+    """
 
     width: int
     height: int
@@ -118,7 +123,19 @@ class Features:
         return int(self.descriptors.shape[1])
 
     def select(self, index: NDArray[Any]) -> Features:
-        """The keypoints at `index` (integers in the wanted order, or a boolean mask)."""
+        """The keypoints at `index`.
+
+        Args:
+            index: integers in the wanted order, or a boolean mask.
+
+        Returns:
+            A new feature set; this one stays as it is.
+
+        Example:
+            >>> two = Features(keypoints=[[3, 4], [5, 6]], descriptors=[[1, 0], [0, 1]], image_size=(640, 480))
+            >>> two.select(np.array([1])).keypoints.tolist()
+            [[5.0, 6.0]]
+        """
         return replace(
             self,
             keypoints=self.keypoints[index],
@@ -129,13 +146,38 @@ class Features:
         )
 
     def strongest(self, count: int | None) -> Features:
-        """The `count` keypoints of highest score, best first; all of them in their order if there are no more."""
+        """The `count` keypoints of highest score, best first; all of them in their order if there are no more.
+
+        Args:
+            count: at most so many; None: all.
+
+        Returns:
+            A new feature set, or this one if there is nothing to leave out.
+
+        Example:
+            >>> ends = {"keypoints": [[3, 4], [5, 6]], "descriptors": [[1, 0], [0, 1]], "image_size": (640, 480)}
+            >>> two = Features(**ends, scores=[0.1, 0.9])
+            >>> two.strongest(1).keypoints.tolist()
+            [[5.0, 6.0]]
+        """
         if count is None or len(self) <= count:
             return self
         return self.select(np.argsort(-self.scores, kind="stable")[:count])
 
     def tensors(self, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
-        """The entry of one image in the network's input dictionary, batch size 1."""
+        """The entry of one image in the network's input dictionary, batch size 1.
+
+        Args:
+            device: where the tensors go.
+
+        Returns:
+            By name: keypoints, descriptors, image_size and, where known, scales and oris; each with a leading 1.
+
+        Example:
+            >>> one = Features(keypoints=[[3, 4]], descriptors=[[1, 0]], image_size=(640, 480))
+            >>> one.tensors()["keypoints"].shape
+            torch.Size([1, 1, 2])
+        """
         entry: dict[str, ArrayLike] = {
             "keypoints": self.keypoints,
             "descriptors": self.descriptors,
@@ -155,7 +197,13 @@ def pair_score(scores: NDArray[Any]) -> float:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Matches:
-    """One-to-one matches between the feature sets of image 0 and image 1, best score first."""
+    """One-to-one matches between the feature sets of image 0 and image 1, best score first.
+
+    Example:
+        >>> one = Features(keypoints=[[3, 4]], descriptors=[[1, 0]], image_size=(640, 480), kind="mine")
+        >>> Matches.of(one, one, [[0, 0]], [0.9])
+        Matches(1 matches between 1 and 1 mine keypoints, pair score 0.03)
+    """
 
     points0: FloatArray  # (K, 2) pixels of the original image 0
     points1: FloatArray  # (K, 2) pixels of the original image 1
@@ -185,6 +233,14 @@ class Matches:
             indices: (K, 2), one row per match.
             scores: (K,) in [0, 1].
             extra: other fields, such as `timing`.
+
+        Returns:
+            The matches, with the points they join and the score of the pair.
+
+        Example:
+            >>> one = Features(keypoints=[[3, 4]], descriptors=[[1, 0]], image_size=(640, 480))
+            >>> Matches.of(one, one, [[0, 0]], [0.9]).points1.tolist()
+            [[3.0, 4.0]]
         """
         pairs, values = (v.cpu().numpy() if isinstance(v, torch.Tensor) else np.asarray(v) for v in (indices, scores))
         pairs, values = pairs.astype(np.int64).reshape(-1, 2), values.astype(np.float32).reshape(-1)
@@ -215,6 +271,9 @@ class Matches:
         Args:
             path: .png, .jpg or .webp.
             max_lines: At most so many are drawn, spread over the image, the confident ones first; None: all.
+
+        Example:
+            >>> matches.draw("matches.png")  # doctest: +SKIP
         """
         from linglue.viz import save_drawing
 

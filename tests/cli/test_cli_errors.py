@@ -48,7 +48,7 @@ SOURCES = {
     "nan.npz": "NaN or infinite values, expected finite numbers",
     "kind.npz": "'superpoint', expected 'linpoint'",
     "size.npz": "32 entries, expected 64",
-    "lacking.npz": "descriptors is missing, needed are",
+    "lacking.npz": "descriptors is missing, expected",
     "damaged.npz": "damaged or not a .npz file",
     "missing.npz": "no such file",
     "text.h5::a.jpg": "not an HDF5 file",

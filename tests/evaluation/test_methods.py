@@ -14,7 +14,7 @@ from linglue.matcher import MATCHERS, MatcherConfig
 from linglue.sfm.extract import ExtractConfig
 from linglue.types import Features
 
-PLAIN = ("mnn", "ratio", "linglue", "linglue-nofilter")
+PLAIN = ("mnn", "ratio", "ratio-oneway", "linglue", "linglue-nofilter", "linglue-paper")
 
 
 def make_features(count: int, seed: int = 0, shaped: bool = True) -> Features:
@@ -74,6 +74,7 @@ def test_adalam_reads_orientations() -> None:
     rng = np.random.default_rng(3)
     spread = rng.uniform(0, 2 * np.pi, 300).astype(np.float32)
     counts = []
+    assert features0.oris is not None
     for oris0, oris1 in ((features0.oris, (features0.oris + np.pi / 2) % (2 * np.pi)), (features0.oris, spread)):
         first, second = (
             Features(keypoints=k, descriptors=features0.descriptors, image_size=s, scales=features0.scales, oris=o)
@@ -94,7 +95,10 @@ def test_ratio_is_a_subset_of_mnn() -> None:
 
 
 def test_unknown_method_lists_the_allowed() -> None:
-    with pytest.raises(LinGlueError, match="'best', expected linglue, linglue-nofilter, mnn, ratio, adalam"):
+    with pytest.raises(
+        LinGlueError,
+        match="'best', expected linglue, linglue-nofilter, linglue-paper, mnn, ratio, ratio-oneway, adalam",
+    ):
         MatcherConfig("best").build()
     assert "lightglue" in MATCHERS.names()
 
@@ -153,7 +157,7 @@ def test_methods_with_the_same_features_are_measured_together(
     assert groups == [("sift", ["mnn", "sift:ratio"]), ("linpoint", ["linpoint:mnn"])]
     assert list(prepared.missing) == ["xfeat:lightglue"]
     with pytest.raises(LinGlueError, match=r"front-end|weights"):
-        prepare(["mnn"], ExtractConfig("aliked", tmp_path / "none.pth"))
+        prepare(["mnn"], ExtractConfig("aliked", Path("none.pth")))
 
 
 def test_colmaps_matcher_finds_the_identity_and_survives_little_input() -> None:
@@ -186,3 +190,18 @@ def test_network_of_another_kind_is_refused() -> None:
 
     with pytest.raises(LinGlueError, match="made for 'sift' features, expected one for 'disk'"):
         MatcherConfig("linglue", "disk", weights=packaged_weights("sift")).build()
+
+
+def test_a_method_may_have_its_own_number_of_keypoints() -> None:
+    common = ExtractConfig("sift", max_keypoints=2048)
+    assert parse_method("sift:mnn/512", common).extract.max_keypoints == 512
+    assert parse_method("mnn/9999", common).extract == common  # never more than the others
+    with pytest.raises(LinGlueError, match="method is mnn/many, expected a number of keypoints"):
+        parse_method("mnn/many", common)
+
+
+def test_one_way_ratio_keeps_what_is_not_mutual() -> None:
+    features0, features1 = make_features(300), make_features(200, 1)
+    both, one_way = (MatcherConfig(n, "sift").build().match(features0, features1) for n in ("ratio", "ratio-oneway"))
+    assert {tuple(p) for p in both.indices.tolist()} <= {tuple(p) for p in one_way.indices.tolist()}
+    assert both.scores.tolist() == sorted(both.scores.tolist(), reverse=True)

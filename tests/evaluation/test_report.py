@@ -11,7 +11,7 @@ from linglue.errors import LinGlueError
 from linglue.evaluation import figures, suite
 from linglue.evaluation.methods import prepare
 from linglue.evaluation.report import write_html, write_markdown
-from linglue.evaluation.result import Result, Table
+from linglue.evaluation.result import Result, Table, write_csv
 from linglue.evaluation.standings import standings
 from linglue.evaluation.store import Predictions, predict
 from linglue.evaluation.tasks import homography
@@ -54,6 +54,11 @@ def test_a_result_survives_a_file(result: Result, tmp_path: Path) -> None:
     assert Result.load(tmp_path / "r.json").text() == result.text()
 
 
+def test_rows_of_different_tasks_share_a_file(tmp_path: Path) -> None:
+    write_csv(tmp_path / "rows.csv", [{"task": "a", "mma": 1}, {"task": "b", "inliers": 2}])
+    assert (tmp_path / "rows.csv").read_text().split() == ["task,mma,inliers", "a,1,", "b,,2"]
+
+
 def test_pictures_of_a_pair(folder: Path, result: Result, tmp_path: Path) -> None:
     truth = load_pairs(folder / "data")[0][0]
     _, found = predict(folder / "work", [truth.pair], prepare(METHODS, EXTRACT))
@@ -73,11 +78,17 @@ def test_pictures_of_a_pair(folder: Path, result: Result, tmp_path: Path) -> Non
 
 
 def test_who_is_ahead() -> None:
-    methods = {"sift:linglue": values(0.8, 90), "sift:ratio": values(0.9, 50), "aliked:lightglue": values(1, 99)}
+    methods = {
+        "sift:linglue": values(0.8, 90),
+        "sift:ratio": values(0.9, 50),
+        "sift:linglue-paper": values(1, 99),
+        "aliked:lightglue": values(1, 99),
+    }
     found = Result("homography", {"overall": methods}, [], "pairs", [], "", {}, 0, 0)
     rows = standings({"homography": found}).rows
     assert rows[0] == ("homography: MMA@3, %", "sift", "80.0", "ratio", "90.0", "behind")
     assert rows[1][-1] == "equal"
+    assert not any("linglue-paper" in row for row in rows)  # ours with another head
     assert rows[2] == ("homography: correct matches", "sift", "90", "ratio", "50", "ahead")
 
 
@@ -95,8 +106,9 @@ def test_a_run_resumes_and_writes_its_report(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(suite, "SECTIONS", {name: section(name) for name in ("reconstruction", "ablation")})
     whole = suite.Suite(tmp_path, tmp_path / "work")
-    suite.run(whole, ["ablation"])
-    results = suite.run(whole)
+    assert list(suite.run(whole, ["ablation"])[0]) == ["ablation"]
+    results, failed = suite.run(whole)
+    assert not failed
     assert calls == ["ablation", "reconstruction"] and list(results) == ["reconstruction", "ablation"]
     files = suite.write_suite(whole, results, tmp_path / "benchmarks.md")
     assert all(path.is_file() for path in files)
@@ -107,6 +119,39 @@ def test_a_run_resumes_and_writes_its_report(tmp_path: Path, monkeypatch: pytest
         suite.run(whole, ["best"])
     with pytest.raises(LinGlueError, match="no such folder, expected the one with oxford/"):
         suite.run(suite.Suite(tmp_path / "none", tmp_path))
+
+
+def test_a_section_that_cannot_run_keeps_no_other_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_data(whole: suite.Suite) -> Result:
+        return homography.evaluate(whole.planes("oxford"), ["mnn"], whole.work)
+
+    def broken(_: suite.Suite) -> Result:
+        raise LinGlueError("broken")
+
+    def good(_: suite.Suite) -> Result:
+        return Result("scores", {}, [{"value": 1}], "rows", [], "", {}, 1, 0)
+
+    monkeypatch.setattr(suite, "SECTIONS", {"homography": no_data, "pose": broken, "scores": good})
+    results, failed = suite.run(suite.Suite(tmp_path, tmp_path / "work"))
+    assert list(results) == ["scores"]
+    assert failed["pose"] == "broken" and failed["homography"].startswith("no data (")
+
+
+def test_new_weights_make_a_section_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def section(_: suite.Suite) -> Result:
+        calls.append(1)
+        return Result("scores", {}, [{"value": 1}], "rows", [], "", {}, 1, 0)
+
+    monkeypatch.setattr(suite, "SECTIONS", {"scores": section})
+    whole = suite.Suite(tmp_path, tmp_path / "work", networks=tmp_path)
+    suite.run(whole)
+    suite.run(whole)
+    assert len(calls) == 1
+    (tmp_path / "new.safetensors").write_bytes(b"weights")
+    suite.run(whole)
+    assert len(calls) == 2
 
 
 def test_markdown_of_a_real_result(result: Result, tmp_path: Path) -> None:

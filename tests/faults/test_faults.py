@@ -41,6 +41,14 @@ def snapshot(folder: Path) -> dict[str, str]:
     return found
 
 
+def _copy(source: str, target: str) -> None:
+    """Files with their times, pipes as pipes."""
+    if stat.S_ISFIFO(os.lstat(source).st_mode):
+        os.mkfifo(target)
+    else:
+        shutil.copy2(source, target)
+
+
 class World:
     """The folder all cases share; one that changes it fails and gets it repaired for the next."""
 
@@ -53,7 +61,7 @@ class World:
 
     def restore(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
-        shutil.copytree(self.pristine, self.folder, symlinks=True)
+        shutil.copytree(self.pristine, self.folder, symlinks=True, copy_function=_copy)
 
     def changes(self) -> list[str]:
         """Names of what was added, removed or changed since."""

@@ -173,6 +173,14 @@ def _bad_images() -> None:
     shutil.copy("flat.png", "unusable/b.png")
     Path("loop/again").symlink_to(".", target_is_directory=True)
     Path("loop/circle.png").symlink_to("circle.png")
+    for folder in ("copies", "line-break", "pipe"):
+        Path(folder).mkdir()
+        shutil.copy("photos/a.png", f"{folder}/a.png")
+    shutil.copy("photos/a.png", "copies/b.png")
+    shutil.copy("photos/b.png", "line-break/two\nlines.png")
+    os.mkfifo("pipe/b.png")
+    os.mkfifo("pipe.toml")
+    Path("list-blank.txt").write_text("\n\n")
     Path("list.txt").write_text("missing.png\n")
     Path("list-escape.txt").write_text("../secret.png\n")
     Path("list-binary.txt").write_bytes(b"\xff\xfe\x00")
@@ -285,8 +293,9 @@ def _work_folders() -> None:
         Path("project", name).write_text("mine\n")
     write_images(Path("room"), render(4)[:3])
     write_map(Path("map"), render(4)[:3])
-    for name in ("map-junk-points", "map-cut-cameras", "map-without-images", "map-junk-images"):
+    for name in ("map-junk-points", "map-cut-cameras", "map-without-images", "map-junk-images", "map-junk-retrieval"):
         shutil.copytree("map", name)
+    Path("map-junk-retrieval/retrieval.npz").write_bytes(b"no zip")
     Path("map-junk-points/model/points3D.bin").write_bytes(b"\xff" * 300)
     cameras = Path("map-cut-cameras/model/cameras.bin")
     cameras.write_bytes(cameras.read_bytes()[:20])

@@ -140,3 +140,17 @@ def test_k_nearest_at_the_real_block_size():
         wanted = torch.cdist(x.double(), y.double()).sort(dim=1)
         torch.testing.assert_close(found.distance, wanted.values[:, :4].float())
         assert (found.index == wanted.indices[:, :4]).float().mean() > 0.9999  # float32 may swap two equally far
+
+
+@pytest.mark.parametrize("crowded", [2, 64])
+def test_many_equal_descriptors_take_bounded_memory(crowded, monkeypatch):
+    """Everything is as near as the k-th nearest: only some are remembered, and sorted out from time to time."""
+    for name, value in (("BLOCK_ROWS", 64), ("BLOCK_COLUMNS", 64), ("CROWDED", crowded)):
+        monkeypatch.setattr(module, name, value)
+    random = torch.Generator().manual_seed(4)
+    x0, x1 = torch.ones(700, 8), torch.ones(900, 8)
+    x0[:50], x1[:50] = torch.randn(2, 50, 8, generator=random)
+    for found, x, y in zip(nearest_k(x0, x1, 5), (x0, x1), (x1, x0), strict=True):
+        wanted = torch.cdist(x.double(), y.double()).sort(dim=1).values[:, :5]
+        torch.testing.assert_close(found.distance, wanted.float(), atol=1e-5, rtol=1e-4)
+        assert all(len(set(row)) == 5 for row in found.index.tolist())

@@ -180,7 +180,7 @@ def test_one_image_is_not_enough(images, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.png").write_bytes(next(images.rglob("*.png")).read_bytes())
-    with pytest.raises(LinGlueError, match="1 usable images, expected at least 2"):
+    with pytest.raises(LinGlueError, match="1 usable image, expected at least 2"):
         reconstruct(folder, Workspace(tmp_path / "work"), CONFIG)
 
 

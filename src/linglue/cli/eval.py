@@ -17,7 +17,8 @@ from linglue.evaluation.figures import CURVES, draw_curves
 from linglue.evaluation.peers import ENVIRONMENT
 from linglue.evaluation.report import write_html
 from linglue.evaluation.result import Result
-from linglue.evaluation.suite import DATA, SECTIONS, Suite, write_suite
+from linglue.evaluation.sections import SCENES, SECTIONS, Suite
+from linglue.evaluation.suite import DATA, write_suite
 from linglue.evaluation.suite import run as run_suite
 from linglue.evaluation.tasks.ablation import KEYPOINTS
 from linglue.evaluation.tasks.pose import ESTIMATOR_THRESHOLD, MAX_GAP
@@ -202,14 +203,25 @@ def _add_ablation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--homography", type=Path, nargs="+", default=[], metavar="DATA", help="HPatches layout")
     parser.add_argument("--localization", type=Path, nargs="+", default=[], metavar="SCENE", help="known poses")
     parser.add_argument("--networks", type=Path, nargs="+", default=[], metavar="FILE", help="besides ours")
+    _add_weights_dir(parser)
     parser.add_argument(
         "--sizes", type=int, nargs="+", default=list(KEYPOINTS), metavar="N", help="keypoints per image"
     )
     common.add_engine(parser)
 
 
+def _add_weights_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--weights-dir", type=Path, metavar="DIR", help="folder of trained networks (*.safetensors) of other presets"
+    )
+
+
 def _add_all(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, metavar="DIR", help=f"folder with oxford/ and epfl/; {DATA} unless given")
+    parser.add_argument("--data", type=Path, metavar="DIR", help=f"with oxford/, evd/, epfl/; {DATA} unless given")
+    parser.add_argument(
+        "--scenes", type=Path, metavar="DIR", help=f"folder of scenes with known poses; {SCENES} unless given"
+    )
+    _add_weights_dir(parser)
     parser.add_argument("--quick", action="store_true", help="a small part of everything, in minutes")
     parser.add_argument("--only", nargs="+", default=[], metavar="SECTION", help=f"of {', '.join(SECTIONS)}")
     parser.add_argument("--docs", type=Path, metavar="FILE", help="also write a document, such as docs/benchmarks.md")
@@ -314,6 +326,7 @@ def _run_ablation(options: argparse.Namespace, methods: list[Any], extract: Extr
         options.output,
         extract,
         weights=[*options.networks, *([options.weights] if options.weights else [])],
+        folder=options.weights_dir,
         keypoints=options.sizes,
         engine=common.engine(options, extract.device),
     )
@@ -323,13 +336,18 @@ def _run_all(options: argparse.Namespace) -> None:
     """Every task; tables, report.html, JSON and CSV of each section, and maybe the document."""
     data = options.data or Path(os.environ.get(DATA, "../shared/data"))
     report = common.Report(options.json)
-    suite = Suite(data, options.output, options.quick, common.engine(options, "cpu", 1))
-    results = run_suite(suite, options.only)
+    engine = common.engine(options, "cpu", 1)
+    suite = Suite(data, options.output, options.quick, engine, options.scenes, options.weights_dir)
+    results, failed = run_suite(suite, options.only)
     files = write_suite(suite, results, options.docs)
     for name, result in results.items():
         report.line(f"\n{name}\n\n{result.text(options.markdown)}", **{name: result.json()})
-    report.line(f"written: {', '.join(map(str, files))}", files=[str(path) for path in files])
+    for name, why in failed.items():
+        report.line(f"{name} could not be measured: {why}")
+    report.line(f"written: {', '.join(map(str, files))}", files=[str(path) for path in files], failed=failed)
     report.finish()
+    if any(not why.startswith("no data") for why in failed.values()):
+        raise LinGlueError(f"{', '.join(failed)}: could not be measured, see above; run the same command again")
 
 
 def _print(options: argparse.Namespace, report: common.Report, result: Result) -> None:

@@ -6,6 +6,7 @@ mask, front-end with its weights wherever they came from, settings, network, and
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Mapping
@@ -46,6 +47,8 @@ def features_fingerprint(front_end: Mapping[str, Any], image_sha256: str, mask_s
 def file_sha256(path: str | Path) -> str:
     """SHA-256 of a file's content, in hexadecimal."""
     try:
+        if Path(path).exists() and not Path(path).is_file():  # a pipe would never end
+            raise OSError(errno.EINVAL, "not a regular file")
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:

@@ -11,7 +11,7 @@ from linglue.errors import LinGlueError
 
 
 class Registry:
-    """Things of one kind by name; nothing is imported until it is asked for.
+    """Classes or functions of one kind by name; nothing is imported until it is asked for.
 
     Args:
         kind: what they are, for messages, e.g. "front-end".
@@ -19,8 +19,8 @@ class Registry:
         built_in: name → "module:attribute" of what comes with LinGlue.
 
     Example:
-        >>> Registry("number", "linglue.numbers", {"pi": "math:pi"}).get("pi")
-        3.141592653589793
+        >>> Registry("function", "linglue.functions", {"root": "math:sqrt"}).get("root")(9)
+        3.0
     """
 
     def __init__(self, kind: str, group: str, built_in: Mapping[str, str]) -> None:
@@ -55,8 +55,10 @@ def _load(kind: str, target: str) -> Any:
     """The attribute behind "module:attribute"."""
     module, _, attribute = target.partition(":")
     try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise LinGlueError(
-            f"{kind} {target!r} cannot be loaded ({error}), expected an importable module:Name"
-        ) from error
+        found = getattr(import_module(module), attribute)
+    except Exception as error:  # another's module may raise anything while it is imported
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise LinGlueError(f"{kind} {target!r} cannot be loaded ({why}), expected an importable module:Name") from error
+    if not callable(found):
+        raise LinGlueError(f"{kind} {target!r} is a {type(found).__name__}, expected a class or function")
+    return found

@@ -26,7 +26,12 @@ Stereo = Literal["sweep", "colmap"]
 
 @dataclass(frozen=True)
 class DenseConfig:
-    """Everything a user can choose."""
+    """Everything a user can choose.
+
+    Example:
+        >>> DenseConfig(longer_side=800).planes
+        256
+    """
 
     longer_side: int = 1024  # pixels of the images that are compared
     neighbours: int = 4  # each image is compared with
@@ -55,6 +60,9 @@ def densify(work: Workspace, target: Path, config: DenseConfig | None = None) ->
         work: a folder of `linglue reconstruct`.
         target: the .ply file.
         config: all settings.
+
+    Returns:
+        The points, as they were written.
 
     Example:
         >>> densify(Workspace(Path("work")), Path("points.ply"))  # doctest: +SKIP

@@ -14,6 +14,8 @@ from linglue.errors import LinGlueError
 from linglue.evaluation.result import Result
 from linglue.evaluation.store import Prediction
 from linglue.evaluation.tasks.homography import CORRECT, HomographyPair
+from linglue.evaluation.tasks.pose import MANY
+from linglue.evaluation.tasks.scalability import growth
 from linglue.geometry.homography import reprojection_errors
 from linglue.matcher import Matcher
 from linglue.matching.nearest import nearest_both_ways
@@ -54,7 +56,8 @@ def _homography(result: Result, path: Path) -> None:
 
 
 def _pose(result: Result, path: Path) -> None:
-    plots.plot_pose(path, _errors(result, "scene", lambda row: _worse(row["rotation_error"], row["translation_error"])))
+    errors = _errors(result, "scene", lambda row: _worse(row["rotation_error"], row["translation_error"]))
+    plots.plot_pose(path, {"all": errors["all"]} if len(errors) - 1 > MANY else errors)
 
 
 def _localization(result: Result, path: Path) -> None:
@@ -62,13 +65,35 @@ def _localization(result: Result, path: Path) -> None:
 
 
 def _scalability(result: Result, path: Path) -> None:
-    panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
+    """Time and memory of whole matchers, with the exponents of their growth, and accuracy where it was measured."""
+    totals = _totals(result.rows)
+    exponents = growth(totals)
+    panels: dict[str, plots.Panel] = {}
     for title, column, factor in (("CPU time, ms", "cpu_seconds", 1000), ("peak memory, MB", "megabytes", 1)):
-        for row in result.rows:
-            x, y = panels.setdefault(title, {}).setdefault(f"{row['subject']} ({row['part']})", ([], []))
+        for row in totals:
+            x, y = panels.setdefault(title, {}).setdefault(row["subject"], ([], []))
             x.append(row["keypoints"])
             y.append(factor * row[column])
-    plots.plot_growth(path, panels)
+    accuracy: plots.Panel = {}
+    for count, methods in result.summary["accuracy"].items():
+        for method, values in methods.items():
+            x, y = accuracy.setdefault(method, ([], []))
+            x.append(int(count))
+            y.append(100 * values["auc"]["5"])
+    labels = {name: f"{name}, n^{of['total']['cpu_seconds']:.1f}" for name, of in exponents.items()}
+    plots.plot_growth(path, panels, labels, {"pose AUC@5°, %": accuracy} if accuracy else {})
+
+
+def _totals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Costs of all parts together: times add up, memory is that of the larger part."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in rows:
+        total = found.setdefault(
+            (row["subject"], row["keypoints"]), {**row, "part": "total", "cpu_seconds": 0.0, "megabytes": 0.0}
+        )
+        total["cpu_seconds"] += row["cpu_seconds"]
+        total["megabytes"] = max(total["megabytes"], row["megabytes"])
+    return list(found.values())
 
 
 CURVES: dict[str, Callable[[Result, Path], None]] = {

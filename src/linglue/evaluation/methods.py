@@ -56,15 +56,21 @@ def parse_method(text: str, extract: ExtractConfig) -> Method:
     """A method from its name.
 
     Args:
-        text: MATCHER, FRONT_END:MATCHER or FRONT_END:MATCHER@WEIGHTS; a matcher may also be package:Name.
+        text: MATCHER, FRONT_END:MATCHER or FRONT_END:MATCHER@WEIGHTS; a matcher may also be package:Name. MATCHER/N is
+            given at most N keypoints, for peers that cannot take all.
         extract: number of keypoints, image size and device of all methods, and the front-end of those that name none.
 
     Example:
-        >>> method = parse_method("sift:ratio", ExtractConfig("aliked"))
-        >>> method.extract.features, method.matcher.name
-        ('sift', 'ratio')
+        >>> method = parse_method("sift:ratio/1024", ExtractConfig("aliked"))
+        >>> method.extract.features, method.matcher.name, method.extract.max_keypoints
+        ('sift', 'ratio', 1024)
     """
     text, _, weights = text.partition("@")
+    text, slash, count = text.partition("/")
+    if slash:
+        if not count.isdecimal():
+            raise LinGlueError(f"method is {text}/{count}, expected a number of keypoints after the slash")
+        extract = replace(extract, max_keypoints=min(extract.max_keypoints, int(count)))
     front_end, colon, matcher = text.partition(":")
     if not colon or front_end not in (*EXTRACTORS.names(), *PEER_FRONT_ENDS):
         front_end, matcher = extract.features, text

@@ -40,6 +40,11 @@ MEASURES = (
     Measure("pose", "AUC@5°, %", lambda v: 100 * v["auc"]["5"]),
     Measure("pose", "precision, %", lambda v: 100 * v["precision"]),
     Measure("pose", "correct matches", lambda v: v["correct"], digits=0),
+    Measure("scenes", "AUC@5°, %", lambda v: 100 * v["auc"]["5"]),
+    Measure("scenes", "AUC@10°, %", lambda v: 100 * v["auc"]["10"]),
+    Measure("scenes", "precision, %", lambda v: 100 * v["precision"]),
+    Measure("scenes", "correct matches", lambda v: v["correct"], digits=0),
+    Measure("planes", "AUC@10, %", lambda v: 100 * v["auc"]["poselib"]["10"]),
     Measure("reconstruction", "points", lambda v: v.get("points"), digits=0),
     Measure(
         "reconstruction", "camera error, mm", lambda v: _times(v.get("mean_position_error"), 1000), lower=True, digits=2
@@ -71,7 +76,8 @@ def _rows(measure: Measure, results: Mapping[str, Result]) -> Iterator[tuple[str
     sign = -1 if measure.lower else 1
     for ours in (name for name in values if name.endswith(":linglue")):
         features = ours.partition(":")[0]
-        others = {n: v for n, v in values.items() if n != ours and (n.startswith(f"{features}:") or n == "colmap")}
+        theirs = (n for n in values if not n.startswith(f"{features}:linglue"))  # ours with another head is no other
+        others = {n: values[n] for n in theirs if n.startswith(f"{features}:") or n == "colmap"}
         if not others:
             continue
         best = max(others, key=lambda name: sign * others[name])

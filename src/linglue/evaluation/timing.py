@@ -30,7 +30,7 @@ from linglue.core.progress import Stopwatch
 from linglue.errors import is_out_of_memory
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.network.linglue import LinGlue, matchable
-from linglue.network.weights import PRESETS, LinGlueConfig
+from linglue.network.weights import PRESETS, LinGlueConfig, require_weights
 from linglue.types import Features, ImageSize
 
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
@@ -39,15 +39,16 @@ SIZE = ImageSize(1600, 1200)
 COVISIBLE = 0.5  # part of the keypoints that has a true match
 NOISE = (0.3, 1.4)  # of a descriptor against its true match, relative to its length: from, to
 WARM_UP = 256  # keypoints of the run that loads libraries and fills caches
-DIMS = {"sift": 128, "superpoint": 256, "aliked": 128, "disk": 128, "xfeat": 64}
+DIMS = {"sift": 128, "superpoint": 256, "aliked": 128, "disk": 128, "xfeat": 64, "linpoint": 64}
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is timed: a preset of ours, or any matcher by name.
+    """What is timed: a preset of ours, the packaged network of a front-end, or any matcher by name.
 
     Args:
-        name: of `network.weights.PRESETS` or of `matcher.MATCHERS`.
+        name: of `network.weights.PRESETS` or of `matcher.MATCHERS`; "linglue": the packaged network for `features`, as
+            users get it.
         features: kind of the features it gets.
     """
 
@@ -196,7 +197,9 @@ def build(subject: Subject) -> Run:
         LinGlueError: it is unknown or lacks its weights.
     """
     if subject.name in PRESETS:
-        return _preset(subject)
+        return _parts_of(_preset(subject))
+    if subject.name == "linglue":
+        return _parts_of(LinGlue.load(require_weights(subject.features)).eval())
     from linglue.matcher import MatcherConfig
 
     matcher = MatcherConfig(subject.name, subject.features).build()
@@ -212,13 +215,18 @@ def build(subject: Subject) -> Run:
     return whole
 
 
-def _preset(subject: Subject) -> Run:
+def _preset(subject: Subject) -> LinGlue:
     """The identity start of a preset: the network keeps the directions that carry most of the descriptors."""
     config = LinGlueConfig.preset(subject.name, subject.dim)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = LinGlue(config).eval()
     network.initialise_identity(torch.eye(subject.dim, config.dim))
+    return network
+
+
+def _parts_of(network: LinGlue) -> Run:
+    """What a `Matcher` does with a pair, as two parts; nothing is remembered from one pair to the next."""
 
     def run(features0: Features, features1: Features, watch: Stopwatch) -> int:
         entry0, entry1 = features0.tensors(), features1.tensors()
@@ -226,7 +234,7 @@ def _preset(subject: Subject) -> Run:
             encoded = network.encode(entry0, entry1)
         (pair,) = matchable(entry0, entry1, encoded.descriptors0, encoded.descriptors1)
         with watch.stage("matching"):
-            return len(match_descriptors(*pair, MatchingConfig(), network.dustbin)[0])
+            return len(match_descriptors(*pair, MatchingConfig(), network.dustbin, network.voting)[0])
 
     return run
 

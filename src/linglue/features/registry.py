@@ -29,7 +29,12 @@ class Download:
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """What a user must know to choose a front-end; readable without loading it."""
+    """What a user must know to choose a front-end; readable without loading it.
+
+    Example:
+        >>> FRONT_ENDS["linpoint"].needs_weights
+        False
+    """
 
     name: str  # also Features.kind of what it extracts
     dim: int  # descriptor length
@@ -106,6 +111,9 @@ def front_end(name: str) -> FrontEnd:
     Args:
         name: as for `make_extractor`.
 
+    Returns:
+        Name, descriptor length, licence, and which weights it needs.
+
     Example:
         >>> front_end("superpoint").dim
         256
@@ -124,6 +132,9 @@ def make_extractor(name: str, weights: str | Path | None = None, device: str = "
         weights: its weights file; without, it looks where `linglue models --fetch` and kornia put theirs.
         device: where it computes, "cpu" or "cuda".
 
+    Returns:
+        A front-end with its weights loaded.
+
     Raises:
         LinGlueError: no such front-end, or its weights are missing or do not fit.
 
@@ -140,7 +151,9 @@ def _extractor_class(name: str) -> type[Extractor]:
     from linglue.features.base import Extractor
 
     if not (isinstance(found, type) and issubclass(found, Extractor)):
-        raise LinGlueError(f"front-end {name} is {found!r}, expected a subclass of linglue.features.base.Extractor")
+        raise LinGlueError(
+            f"front-end {name!r} is a {type(found).__name__}, expected a subclass of linglue.features.base.Extractor"
+        )
     missing = [fact for fact in ("kind", "dim", "licence") if not hasattr(found, fact)]
     missing += sorted(found.__abstractmethods__)
     if missing:

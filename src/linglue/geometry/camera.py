@@ -62,7 +62,13 @@ class Camera:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A camera and where it stands: z·(x, y, 1) = K (R X + t)."""
+    """A camera and where it stands: z·(x, y, 1) = K (R X + t).
+
+    Example:
+        >>> view = View(Camera.centred(ImageSize(101, 101), 100), Pose(np.eye(3), np.array([0.0, 0.0, 2.0])))
+        >>> view.project(np.zeros((1, 3)))[0].tolist()
+        [[50.0, 50.0]]
+    """
 
     camera: Camera
     cam_from_world: Pose

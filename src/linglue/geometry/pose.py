@@ -51,7 +51,7 @@ class Pose:
     @property
     def numbers(self) -> Array:
         """(7,) qw qx qy qz tx ty tz, with qw ≥ 0."""
-        quaternion = np.roll(Rotation.from_matrix(self.rotation).as_quat(canonical=True), 1)
+        quaternion = np.roll(Rotation.from_matrix(np.array(self.rotation)).as_quat(canonical=True), 1)
         return np.concatenate([quaternion, self.translation])
 
     @cached_property

@@ -60,7 +60,20 @@ class Exif:
 
 
 def read_exif(path: str | Path) -> Exif | None:
-    """The header of an image file; None where Pillow cannot read it."""
+    """The header of an image file; None where Pillow cannot read it.
+
+    Args:
+        path: of an image.
+
+    Returns:
+        What the header says.
+
+    Example:
+        >>> read_exif("a.jpg").orientation
+        1
+    """
+    if not Path(path).is_file():  # opening a pipe would never end
+        return None
     try:
         with PillowImage.open(path) as image:
             tags = _tags(image)

@@ -27,7 +27,17 @@ _DATASETS = ("keypoints", "descriptors", "scores", "keypoint_scores", "image_siz
 
 
 def list_hloc_images(path: str | Path) -> list[str]:
-    """Names of all images in the file, sorted and checked; a name with folders is a chain of nested groups."""
+    """Names of all images in the file, sorted and checked; a name with folders is a chain of nested groups.
+
+    Args:
+        path: of hloc's features.
+
+    Returns:
+        The names.
+
+    Example:
+        >>> list_hloc_images("feats.h5")  # doctest: +SKIP
+    """
     names: list[str] = []
 
     def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
@@ -51,6 +61,12 @@ def load_hloc_features(
         dog: the file is of hloc's DoG extractor: it stores orientations in degrees (here radians) and as scales the
             sigma of the blob (here its diameter, twice that).
         dim: length that the descriptors must have, if that is known.
+
+    Returns:
+        The features, as ours.
+
+    Example:
+        >>> load_hloc_features("feats.h5", "a.jpg", kind="superpoint")  # doctest: +SKIP
     """
     with _opened(path, "r") as file:
         group = file.get(name)
@@ -61,7 +77,7 @@ def load_hloc_features(
         }
     for key in ("keypoints", "descriptors", "image_size"):
         if key not in arrays:
-            raise LinGlueError(f"{path}: image {name!r} has no {key}, needed are keypoints, descriptors and image_size")
+            raise LinGlueError(f"{path}: image {name!r} has no {key}, expected keypoints, descriptors and image_size")
     scores: Any = arrays.get("scores", arrays.get("keypoint_scores"))  # SuperPoint's and DISK's or ALIKED's name
     scales, oris = arrays.get("scales"), arrays.get("oris")
     if dog:
@@ -92,6 +108,9 @@ def save_hloc_features(path: str | Path, features: Iterable[tuple[str, Features]
     Args:
         path: the file.
         features: (image name, features), asked for one at a time and not kept.
+
+    Example:
+        >>> save_hloc_features("feats.h5", [("a.jpg", features)])  # doctest: +SKIP
     """
     with atomic_path(path) as temporary, _opened(temporary, "w", path) as file:
         for name, found in features:
@@ -111,6 +130,10 @@ def save_hloc_matches(
         path: the file.
         matches: (name0, name1, (K, 2) indices, (K,) scores) of each pair.
         keypoints: their number in every image.
+
+    Example:
+        >>> one = ("a.jpg", "b.jpg", np.array([[0, 2]]), np.array([0.9]))
+        >>> save_hloc_matches("matches.h5", [one], {"a.jpg": 2, "b.jpg": 3})
     """
     with atomic_path(path) as temporary, _opened(temporary, "w", path) as file:
         for name0, name1, indices, scores in matches:
@@ -144,6 +167,12 @@ def load_hloc_matches(path: str | Path, name0: str, name1: str) -> tuple[IndexAr
 
     Returns:
         (K, 2) indices into the features of the two images, in this order, and (K,) scores; 1 if none are stored.
+
+    Example:
+        >>> one = ("a.jpg", "b.jpg", np.array([[0, 2]]), np.array([0.9]))
+        >>> save_hloc_matches("m.h5", [one], {"a.jpg": 2, "b.jpg": 3})
+        >>> load_hloc_matches("m.h5", "a.jpg", "b.jpg")[0].tolist()
+        [[0, 2]]
     """
     with _opened(path, "r") as file:
         for separator in ("/", "_"):  # hloc's own now, and in its older files

@@ -81,6 +81,16 @@ def read_image(path: str | Path) -> Image:
     """(H, W, 3) RGB uint8 at full resolution with the EXIF rotation applied; grey files are converted.
 
     Of files with 16 bits per value, the bits in use decide what is white: 12-bit images are not dark.
+
+    Args:
+        path: of a JPEG, PNG, TIFF, WebP, BMP, GIF, AVIF or, with pillow-heif, HEIC file.
+
+    Returns:
+        (H, W, 3) uint8.
+
+    Example:
+        >>> read_image("a.jpg").dtype
+        dtype('uint8')
     """
     pixels = _decode(Path(path), cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
     if pixels.dtype == np.uint16:

@@ -25,6 +25,10 @@ def save_features(path: str | Path, features: Features) -> None:
     Args:
         path: the file, .npz.
         features: of one image.
+
+    Example:
+        >>> one = Features(keypoints=[[3, 4]], descriptors=[[1, 0]], image_size=(640, 480), kind="mine")
+        >>> save_features("a.npz", one)
     """
     path = _checked_suffix(path, (".npz",))
     arrays: dict[str, Any] = {
@@ -41,7 +45,19 @@ def save_features(path: str | Path, features: Features) -> None:
 
 
 def load_features(path: str | Path) -> Features:
-    """Read what `save_features` wrote."""
+    """Read what `save_features` wrote.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The feature set, checked.
+
+    Example:
+        >>> save_features("a.npz", Features(keypoints=[[3, 4]], descriptors=[[1, 0]], image_size=(640, 480)))
+        >>> load_features("a.npz").keypoints.tolist()
+        [[3.0, 4.0]]
+    """
     path = _checked_suffix(path, (".npz",))
     arrays = _read(path, ("keypoints", "descriptors", "scores", "image_size", "kind"))
     try:
@@ -68,6 +84,9 @@ def save_matches(path: str | Path, matches: Matches, more: Mapping[str, NDArray[
         path: the file.
         matches: of one pair.
         more: arrays to be kept with them, such as the fundamental matrix, by names of their own.
+
+    Example:
+        >>> save_matches("matches.json", matches)  # doctest: +SKIP
     """
     path = _checked_suffix(path, (".npz", ".json"))
     index0, index1 = matches.indices.T
@@ -98,7 +117,17 @@ def save_matches(path: str | Path, matches: Matches, more: Mapping[str, NDArray[
 
 
 def load_matches(path: str | Path) -> Matches:
-    """Read what `save_matches` wrote; the feature sets have keypoints and sizes, but descriptors of length 0."""
+    """Read what `save_matches` wrote; the feature sets have keypoints and sizes, but descriptors of length 0.
+
+    Args:
+        path: the file, .npz or .json.
+
+    Returns:
+        The matches.
+
+    Example:
+        >>> load_matches("matches.npz").points0  # doctest: +SKIP
+    """
     path = _checked_suffix(path, (".npz", ".json"))
     per_image = ("keypoints0", "keypoints1", "image_size0", "image_size1")
     arrays = _read(path, (*per_image, "points0", "points1", "indices", "scores", "pair_score"))
@@ -156,7 +185,7 @@ def _read(path: Path, needed: tuple[str, ...]) -> Arrays:
         raise LinGlueError(f"{path}: damaged or not a {path.suffix} file of arrays") from error
     for name in needed:
         if name not in arrays:
-            raise LinGlueError(f"{path}: {name} is missing, needed are {', '.join(needed)}")
+            raise LinGlueError(f"{path}: {name} is missing, expected {', '.join(needed)}")
     return arrays
 
 

@@ -22,6 +22,9 @@ def make_pair(name_a: str, name_b: str) -> Pair:
         name_a: of an image.
         name_b: of another; either may come first.
 
+    Returns:
+        Both names, the smaller one first.
+
     Example:
         >>> make_pair("b.jpg", "a.jpg")
         ('a.jpg', 'b.jpg')
@@ -32,7 +35,19 @@ def make_pair(name_a: str, name_b: str) -> Pair:
 
 
 def read_pairs(path: str | Path) -> list[Pair]:
-    """The pairs of a list, sorted."""
+    """The pairs of a list, sorted.
+
+    Args:
+        path: of the list: a pair a line, with a tab or one space between the names; # begins a comment.
+
+    Returns:
+        The pairs, each once.
+
+    Example:
+        >>> write_pairs("pairs.tsv", [("b.jpg", "a.jpg")])
+        >>> read_pairs("pairs.tsv")
+        [('a.jpg', 'b.jpg')]
+    """
     path = Path(path)
     try:
         # Names of files need not be UTF-8; the escape keeps their bytes, as Python does in paths.
@@ -60,6 +75,9 @@ def write_pairs(path: str | Path, pairs: Iterable[Pair]) -> None:
     Args:
         path: the file; it appears whole.
         pairs: names without tabs and line breaks.
+
+    Example:
+        >>> write_pairs("pairs.tsv", [("b.jpg", "a.jpg")])
     """
     wanted = sorted({make_pair(*pair) for pair in pairs})
     for name in (name for pair in wanted for name in pair):

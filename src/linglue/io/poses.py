@@ -17,7 +17,15 @@ _UNIT_TOLERANCE = 1e-2  # of a quaternion's length; files with few digits are no
 
 
 def write_poses(path: str | Path, poses: Mapping[str, Pose]) -> None:
-    """Write the poses in the order given, with all digits."""
+    """Write the poses in the order given, with all digits.
+
+    Args:
+        path: the file; it appears whole.
+        poses: camera from world by image name, which may contain spaces.
+
+    Example:
+        >>> write_poses("p.txt", {"a.jpg": Pose.from_numbers(np.array([1, 0, 0, 0, 0, 0, 2]))})
+    """
     lines = []
     for name, pose in poses.items():
         if not name.strip() or name != name.strip() or len(name.splitlines()) != 1:
@@ -28,7 +36,19 @@ def write_poses(path: str | Path, poses: Mapping[str, Pose]) -> None:
 
 
 def read_poses(path: str | Path) -> dict[str, Pose]:
-    """Poses by image name, which may contain spaces. Blank lines and those that begin with # are skipped."""
+    """Poses by image name, which may contain spaces. Blank lines and those that begin with # are skipped.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Camera from world by image name.
+
+    Example:
+        >>> write_poses("p.txt", {"a.jpg": Pose.from_numbers(np.array([1, 0, 0, 0, 0, 0, 2]))})
+        >>> read_poses("p.txt")["a.jpg"].translation.tolist()
+        [0.0, 0.0, 2.0]
+    """
     path = Path(path)
     try:
         # Names of files need not be UTF-8; the escape keeps their bytes, as Python does in paths.

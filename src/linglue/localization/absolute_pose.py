@@ -116,7 +116,9 @@ def estimate_pose(
     )
     inliers = 0 if found is None else len(np.unique(pairs[found["inlier_mask"], 0]))
     if found is None or inliers < config.min_inliers:
-        reason = f"{inliers} keypoints fit one pose, needed are {config.min_inliers}; {len(pairs)} show map points"
+        reason = (
+            f"{inliers} keypoints fit one pose, expected at least {config.min_inliers}; {len(pairs)} show map points"
+        )
         return PoseEstimate(None, reason, camera, len(pairs), inliers)
     pose = Pose.from_matrix(found["cam_from_world"].matrix())
     return PoseEstimate(pose, None, used, len(pairs), inliers)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -119,8 +120,9 @@ def localize_queries(
     problems: list[str] = []
     found: dict[str, Located] = {}
     with locked(record):
-        known = read_record(record)
-        _write_record(record, known.values())  # without what a killed run left of its last line
+        new, known = not record.exists(), read_record(record)
+        if not new:
+            _write_record(record, known.values())  # without what a killed run left of its last line
         todo: list[tuple[Query, str]] = []
         for query in queries:
             try:
@@ -138,7 +140,7 @@ def localize_queries(
             make, files = partial(_Worker, load_map(), make_matcher), Files(_files)
             bar = progress(initial=kept, total=kept + len(todo), desc="localize", unit="image")
             failures: dict[str, str] = {}
-            with bar, record.open("a", encoding="utf-8") as file:
+            with bar, _appending(record, new) as file:
                 for (query, made_from), result in (engine or Pool()).run(make, todo, files):
                     bar.update()
                     if isinstance(result, str):
@@ -151,8 +153,20 @@ def localize_queries(
                     except OSError as error:
                         raise LinGlueError(f"{record}: cannot be written ({error.strerror})") from error
             problems += [failures[query.name] for query in queries if query.name in failures]
-            _write_record(record, {**known, **found}.values())
+            if known or found:
+                _write_record(record, {**known, **found}.values())
     return Run([found[query.name] for query in queries if query.name in found], problems, len(found) - kept, kept)
+
+
+@contextmanager
+def _appending(record: Path, new: bool) -> Iterator[TextIO]:
+    """The record, open for more lines; a new one in which nothing was written is removed again."""
+    try:
+        with record.open("a", encoding="utf-8") as file:
+            yield file
+    finally:
+        if new and record.stat().st_size == 0:
+            record.unlink()
 
 
 def _files(task: tuple[Query, str]) -> Sequence[Path]:

@@ -46,7 +46,11 @@ class LocalizeConfig:
 
 @dataclass(frozen=True, eq=False)
 class Localization(PoseEstimate):
-    """Where an image was taken, or why that is not known."""
+    """Where an image was taken, or why that is not known.
+
+    Example:
+        >>> localizer.localize("new.jpg").cam_from_world  # doctest: +SKIP
+    """
 
     retrieved: tuple[str, ...]  # images of the map it was matched with, most similar first
     timing: Mapping[str, float]  # seconds per stage
@@ -58,6 +62,10 @@ class Localizer:
     It holds the features of all registered images: 2 bytes per descriptor entry and at most 28 more per keypoint,
     1.2 GB for 1000 images of 4096 SIFT keypoints; and a global descriptor per image where there are more than `top`,
     at most 65 kB each for SIFT.
+
+    Example:
+        >>> localizer = Localizer.from_work("WORK", Matcher.from_pretrained())  # doctest: +SKIP
+        >>> localizer.localize("new.jpg").inliers  # doctest: +SKIP
     """
 
     def __init__(

@@ -11,6 +11,7 @@ from linglue.errors import LinGlueError
 from linglue.io.exif import upright_size
 from linglue.io.images import IMAGE_SUFFIXES
 from linglue.sfm.cameras import CameraConfig, assign_cameras, read_intrinsics
+from linglue.sfm.scan import list_images
 from linglue.types import ImageSize
 
 if TYPE_CHECKING:
@@ -69,14 +70,12 @@ def find_queries(source: Path, images: Path | None, intrinsics: str | None) -> t
 
 
 def _from_folder(folder: Path, intrinsics: str | None) -> tuple[list[Query], list[str]]:
-    paths = {
-        path.relative_to(folder).as_posix(): path
-        for path in sorted(folder.rglob("*"))
-        if path.suffix.lower() in IMAGE_SUFFIXES and not any(p.startswith(".") for p in path.relative_to(folder).parts)
-    }
+    paths, problems = list_images(folder)
     if not paths:
-        raise LinGlueError(f"{folder}: holds no image (expected: {', '.join(sorted(IMAGE_SUFFIXES))})")
-    return _from_paths(paths, intrinsics)
+        why = f" ({problems[0]})" if problems else ""
+        raise LinGlueError(f"{folder}: holds no image{why}, expected {', '.join(sorted(IMAGE_SUFFIXES))}")
+    queries, unusable = _from_paths(paths, intrinsics)
+    return queries, [*problems, *unusable]
 
 
 def _from_paths(paths: Mapping[str, Path], intrinsics: str | None) -> tuple[list[Query], list[str]]:

@@ -32,17 +32,21 @@ def mutual_matches(nearest0: Nearest, nearest1: Nearest) -> tuple[Tensor, Tensor
 
 
 @torch.no_grad()
-def ratio_matches(nearest0: Nearest, nearest1: Nearest, ratio: float = LOWE_RATIO) -> tuple[Tensor, Tensor]:
-    """Mutual nearest neighbours (K, 2) that also pass Lowe's ratio test from image 0, and their scores, best first.
+def ratio_matches(
+    nearest0: Nearest, nearest1: Nearest, ratio: float = LOWE_RATIO, one_way: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Nearest neighbours (K, 2) that pass Lowe's ratio test from image 0, and their scores, best first.
 
     Args:
         nearest0: of every keypoint of image 0, in image 1.
         nearest1: the other way round.
         ratio: nearest over second nearest distance, above which a match is dropped.
+        one_way: as Lowe did it; else they must also be mutual.
     """
     quotient = 1 / nearest0.ratio  # (N,) nearest / second nearest
     # Without a second neighbour the test says nothing; then the match stays.
-    source = (mutual(nearest0, nearest1) & ((quotient <= ratio) | (len(nearest1.index) < 2))).nonzero()[:, 0]
+    distinct = ((quotient <= ratio) | (len(nearest1.index) == 1)) & (nearest0.index >= 0)
+    source = (distinct if one_way else distinct & mutual(nearest0, nearest1)).nonzero()[:, 0]
     source = source[torch.argsort(quotient[source], stable=True)]
     return torch.stack([source, nearest0.index[source]], dim=1), 1 - quotient[source]
 
@@ -72,13 +76,23 @@ class MutualNearest:
 
 
 class RatioTest(MutualNearest):
-    """Matcher `ratio`: mutual nearest neighbours that pass Lowe's ratio test."""
+    """Matcher `ratio`: mutual nearest neighbours that pass Lowe's ratio test; `ratio-oneway`: they need not be mutual.
+
+    Args:
+        device: where to compare the descriptors.
+        one_way: without the mutual check, so that several keypoints of image 0 may have one partner.
+    """
+
+    def __init__(self, device: str = "cpu", one_way: bool = False) -> None:
+        super().__init__(device)
+        self.one_way = one_way
 
     @property
     def settings(self) -> Mapping[str, Any]:
         """All that decides its matches, as JSON."""
-        return {"ratio": LOWE_RATIO, **super().settings}
+        return {"ratio": LOWE_RATIO, "one_way": self.one_way, **super().settings}
 
     def match(self, features0: Features, features1: Features) -> Matches:
         """Matches between the features of two images, most distinctive first."""
-        return Matches.of(features0, features1, *ratio_matches(*self._nearest(features0, features1)))
+        nearest = self._nearest(features0, features1)
+        return Matches.of(features0, features1, *ratio_matches(*nearest, one_way=self.one_way))

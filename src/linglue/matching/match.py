@@ -50,16 +50,40 @@ class MatchingConfig:
 
     @classmethod
     def paper(cls) -> MatchingConfig:
-        """The head of the paper: neighborhoods of 2 R, the filter with AdaLAM's constants, and nothing after it."""
+        """The head of the paper: neighborhoods of 2 R, the filter with AdaLAM's constants, and nothing after it.
+
+        Returns:
+            A configuration without learned consensus, consensus and completion.
+
+        Example:
+            >>> MatchingConfig.paper().learned
+            False
+        """
         return cls(learned=False, filter=FilterConfig.paper(), consensus=None, completion=None)
 
     @classmethod
     def unfiltered(cls) -> MatchingConfig:
-        """Mutual nearest neighbours of the new descriptors: the network alone."""
+        """Mutual nearest neighbours of the new descriptors: the network alone.
+
+        Returns:
+            A configuration without filter and all that follows it.
+
+        Example:
+            >>> MatchingConfig.unfiltered().filter is None
+            True
+        """
         return cls(learned=False, filter=None, consensus=None, completion=None)
 
     def settings(self) -> dict[str, Any]:
-        """All values as JSON, for fingerprints and reports."""
+        """All values as JSON, for fingerprints and reports.
+
+        Returns:
+            JSON values by name.
+
+        Example:
+            >>> MatchingConfig.unfiltered().settings()["learned"]
+            False
+        """
         return asdict(self)
 
 

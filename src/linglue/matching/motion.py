@@ -1,26 +1,31 @@
 """Evidence of motion: how a candidate match moves against the matches around it, and against the whole image.
 
 Voters are matches that speak for or against candidates; each is believed to some degree. The unit of all lengths is the
-longer side of the image, so that sizes and resolutions do not matter.
+longer side of the image, so that sizes and resolutions do not matter. What depends on a keypoint and its voters is
+computed once per keypoint, (N, K); candidates pick the rows of their keypoints, (E, K), some candidates at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.spatial import cKDTree
 from torch import Tensor
 
 from linglue.matching.neighborhood import Keypoints
 
 EDGE = 13  # numbers that describe a voter as seen from a candidate
+SHAPE, ORIENTATION, SCALE = range(7), range(7, 11), range(11, 13)  # what they come from
 LOCAL = 6  # numbers that describe a candidate against the motion of its voters
 WHOLE = 3  # numbers that describe it against the motion of the whole image
 GEOMETRY = 4  # numbers that describe it against the epipolar geometry and the homography of most matches
 SAMPLES = 1000  # the most that are drawn to find either
+CHUNK = 1024  # candidates of which the numbers of all voters exist at a time: they stay in the cache
 TINY = 1e-6
 
 
@@ -30,17 +35,151 @@ class Side:
 
     owner: Tensor  # (E,) the candidate's keypoint in this image
     voters: Tensor  # (N, K) rows of the list of voters
-    valid: Tensor  # (N, K) bool: is there such a voter, other than the keypoint's own match?
-    offset: Tensor  # (N, K, 2) from the keypoint to the voter, in this image
-    away: Tensor  # (N, K, 2) where the voter's partner is in the other image
-    fits: Tensor  # (E, K, kernels) in which ways a voter fits the candidate
-    kernel: Tensor  # (N, K) weight of a voter by its distance, 1 next to the keypoint
+    valid: Tensor  # (N, K) 1 where there is such a voter, other than the keypoint's own match, else 0
+    ends: Tensor  # (4, K, N) x, y from the keypoint to the voter in this image; x, y of its partner in the other
+    kernel: Tensor  # (K, N) weight of a voter by its distance, 1 next to the keypoint
     place: Tensor  # (E, 2) the candidate's keypoint in the other image
+    fits: list[Tensor]  # (c, K, kernels) in which ways a voter fits the candidate; per chunk of candidates
+
+    def votes(self, table: Tensor) -> Tensor:
+        """(E, kernels) sums of how the voters fit, weighted by rows of `table` (N, K·kernels)."""
+        shape = self.fits[0].shape[1:]  # K, kernels
+        if torch.is_grad_enabled():
+            picked = (table.index_select(0, self.owner[part]).view(-1, *shape) for part in chunks(len(self.owner)))
+            return torch.cat([(fits * weight).sum(1) for fits, weight in zip(self.fits, picked, strict=True)])
+        # The same without new memory for every chunk.
+        found, memory = table.new_empty(len(self.owner), shape[1]), table.new_empty(CHUNK, table.shape[1])
+        for part, fits in zip(chunks(len(self.owner)), self.fits, strict=True):
+            weight = torch.index_select(table, 0, self.owner[part], out=memory[: len(fits)])
+            torch.sum(weight.view_as(fits).mul_(fits), 1, out=found[part])
+        return found
+
+
+def chunks(count: int) -> Iterator[slice]:
+    """Slices of at most CHUNK that cover `count` candidates."""
+    return (slice(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK))
+
+
+def nearest_voters(points: Tensor, places: Tensor, ranks: list[int]) -> tuple[Tensor, Tensor]:
+    """(N, K) which of the places (V, 2) has each of the K ranks in distance from the points (N, 2), and which exist.
+
+    Args:
+        points: (N, 2) keypoints.
+        places: (V, 2) voters.
+        ranks: 1 is the nearest.
+    """
+    tree, workers = cKDTree(places.cpu().numpy()), torch.get_num_threads()
+    distance, index = tree.query(points.cpu().numpy(), k=ranks, workers=workers)
+    exists = torch.from_numpy(np.isfinite(distance)).to(points.device)
+    return torch.from_numpy(index).to(points.device).masked_fill_(~exists, 0), exists
+
+
+class Surroundings:
+    """Where the voters of the keypoints of one image are, in both images. Lengths: longer sides of the images.
+
+    Plane vectors are complex numbers here: with u from a keypoint to a voter, and w from the candidate's end in the
+    other image to the voter's end there, w / u is by how much the step to the voter is scaled and rotated.
+    """
+
+    @torch.no_grad()
+    def __init__(self, view: Keypoints, other: Keypoints, pairs: Tensor, voters: Tensor, ranks: list[int]) -> None:
+        """Find the voters.
+
+        Args:
+            view: where the keypoints of this image are.
+            other: the same for the other image.
+            pairs: (E, 2) the candidates, this image's keypoint first.
+            voters: (V,) which of them vote.
+            ranks: of the voters of a keypoint in distance from it, 1 is the nearest.
+        """
+        points, partners = view.points / view.size.max(), other.points / other.size.max()  # (N, 2), (M, 2)
+        self.owner, target = pairs.unbind(1)  # (E,)
+        self.place = partners.index_select(0, target)  # (E, 2)
+        source = self.owner.index_select(0, voters)  # (V,)
+        places = points.index_select(0, source)  # (V, 2)
+        self.voters, exists = nearest_voters(points, places, ranks)  # (N, K)
+        self.shape, flat = self.voters.shape, self.voters.flatten()
+        own = source.index_select(0, flat).view(self.shape) == torch.arange(len(points), device=flat.device)[:, None]
+        self.valid = (exists & ~own).to(points.dtype)  # (N, K)
+        self.offset = [self._of_voters(places[:, k], flat) - points[:, k, None] for k in (0, 1)]  # (N, K) each
+        self.away = [self._of_voters(self.place[:, k].index_select(0, voters), flat) for k in (0, 1)]  # (N, K) each
+        self.square = self.offset[0].square() + self.offset[1].square()  # (N, K)
+        reach = self.square.sqrt() * self.valid  # (N, K)
+        spacing = (reach.sum(1) / self.valid.sum(1).clamp(min=1)).clamp(min=TINY)  # (N,)
+        self.kernel = (-0.5 * (reach / spacing[:, None]).square()).exp() * self.valid  # (N, K)
+        self._tabulate(spacing, view, other, pairs, voters)
+
+    def _of_voters(self, value: Tensor, flat: Tensor) -> Tensor:
+        """(N, K) of every keypoint's voters, from (V,)."""
+        return value.index_select(0, flat).view(self.shape)
+
+    def _tabulate(self, spacing: Tensor, view: Keypoints, other: Keypoints, pairs: Tensor, voters: Tensor) -> None:
+        """What `describe` picks rows of."""
+        square = self.square + TINY**2
+        length = 0.5 * square.log()  # (N, K)
+        self.relative = (length - spacing[:, None].log()).clamp(-3, 3)
+        self.length = (length / 4).clamp(min=-3)
+        self.inverse = [part / square for part in self.offset]  # of u: its conjugate / |u|²
+        # What candidates, and what voters claim by their own rotation and scale.
+        self.columns, claimed = [*SHAPE], []
+        if view.oris is not None and other.oris is not None:
+            angle = other.oris.index_select(0, pairs[:, 1]) - view.oris.index_select(0, pairs[:, 0])  # (E,)
+            self.columns += ORIENTATION
+            claimed += [angle.cos(), angle.sin()]
+        if view.scales is not None and other.scales is not None:
+            scale0, scale1 = (view.scales / view.size.max()).log(), (other.scales / other.size.max()).log()
+            self.columns += SCALE
+            claimed.append(scale1.index_select(0, pairs[:, 1]) - scale0.index_select(0, pairs[:, 0]))  # (E,)
+        flat = self.voters.flatten()
+        self.claims = [(claim, self._of_voters(claim.index_select(0, voters), flat)) for claim in claimed]
+
+    @torch.no_grad()
+    def describe(self, part: slice) -> Tensor:
+        """(columns, c, K) how voters look from some candidates, each number in a plane of its own."""
+        owner = self.owner[part]  # (c,)
+        edges = self.relative.new_empty(len(self.columns), len(owner), self.shape[1])
+        relative, length, _, ratio, cosine, sine, unlike = edges[:7]  # (c, K) each
+        torch.index_select(self.relative, 0, owner, out=relative)
+        torch.index_select(self.length, 0, owner, out=length)
+        x, y = (table.index_select(0, owner) for table in self.inverse)  # (c, K)
+        wx, wy = (
+            away.index_select(0, owner).sub_(place[:, None])
+            for away, place in zip(self.away, self.place[part].unbind(1), strict=True)
+        )
+        real, imaginary = (x * wx).addcmul_(y, wy), (x * wy).addcmul_(y, wx, value=-1)  # of w / u
+        size = real.square().addcmul_(imaginary, imaginary).add_(TINY)
+        torch.mul(size.log(), 0.5, out=ratio).clamp_(-4, 4)
+        torch.add(length, ratio, alpha=0.25, out=edges[2])
+        inverse = size.rsqrt()
+        torch.mul(real, inverse, out=cosine)
+        torch.mul(imaginary, inverse, out=sine)
+        # How far w is from u itself.
+        torch.log(size.sub_(real, alpha=2).add_(1).clamp_(min=TINY, max=64), out=unlike).div_(4)
+        if len(self.columns) > len(SHAPE):
+            self._describe_claims(part, edges)
+        return edges
+
+    def _describe_claims(self, part: slice, edges: Tensor) -> None:
+        """Whether voters do what the candidate, and what they themselves claim by their own rotation and scale."""
+        ratio, cosine, sine = edges[3:6]
+        owner, row = self.owner[part], len(SHAPE)
+        found = [(claim[part, None], table.index_select(0, owner)) for claim, table in self.claims]
+        if ORIENTATION[0] in self.columns:
+            (cosines, sines), found = found[:2], found[2:]
+            for c, s in zip(cosines, sines, strict=True):  # of the candidate (c, 1), of the voters (c, K)
+                edges[row] = cosine * c + sine * s
+                edges[row + 1] = sine * c - cosine * s
+                row += 2
+        for scales in found:
+            for scale in scales:
+                edges[row] = (ratio - scale).clamp_(-4, 4)
+                row += 1
 
 
 def ends_of(views: list[Keypoints], pairs: Tensor) -> Tensor:
     """(E, 4) both ends of every candidate, in units of the longer sides."""
-    return torch.cat([view.points[pairs[:, k]] / view.size.max() for k, view in enumerate(views)], dim=1)
+    ends = [view.points.index_select(0, pairs[:, k]) / view.size.max() for k, view in enumerate(views)]
+    return torch.cat(ends, dim=1)
 
 
 @torch.no_grad()
@@ -51,7 +190,7 @@ def whole_motion(scene: Tensor, voters: Tensor, belief: Tensor) -> Tensor:
     a plane for flat scenes. So: distance along the two thinnest directions of the believed voters, and how thin.
     """
     weight = belief / (belief.sum() + TINY)  # (V,)
-    ends = scene[voters]  # (V, 4)
+    ends = scene.index_select(0, voters)  # (V, 4)
     centre = (weight[:, None] * ends).sum(0)  # (4,)
     spread = ends - centre
     covariance = (weight[:, None] * spread).T @ spread  # (4, 4)
@@ -80,7 +219,7 @@ def rigid_motion(view0: Keypoints, view1: Keypoints, matches: Tensor, pairs: Ten
     # Thousandths of the longer side, about pixels, which the estimators expect.
     points = [1000 * view.points.double() / view.size.max() for view in views]  # (N, 2), (M, 2)
     ends = [points[k][matches[:, side]].cpu().numpy() for k, side in enumerate(sides)]  # (K, 2)
-    places = [points[k][pairs[:, side]] for k, side in enumerate(sides)]  # (E, 2)
+    places = [points[k].index_select(0, pairs[:, side]) for k, side in enumerate(sides)]  # (E, 2)
     found = view0.points.new_zeros(len(pairs), GEOMETRY)
     if len(matches) >= 8:
         for k, (estimate, distance) in enumerate(((_fundamental, epipolar_distance), (_homography, transfer_distance))):
@@ -143,88 +282,56 @@ def transfer_distance(matrix: Tensor, points0: Tensor, points1: Tensor) -> Tenso
     return (off[0] + off[1]) / 2
 
 
-def local_motion(side: Side, belief: Tensor, voters: Tensor) -> tuple[Tensor, Tensor]:
-    """The similarity transform that the voters of a keypoint follow, weighted by belief.
+def local_motion(side: Side, belief: Tensor, voters: Tensor) -> Tensor:
+    """(N, 7) the similarity transform that the voters of a keypoint follow, weighted by belief.
 
-    Returns:
-        (E, LOCAL) the candidates against it, and (N, 2) where it takes the keypoints.
+    x and y of where it takes the keypoint, how far its voters' partners are spread, and four numbers for the network:
+    how many voters agree to it, how much they are believed, and its scale and rotation against those of all voters.
+
+    Args:
+        side: the voters of the keypoints.
+        belief: (V,) in the voters, from 0 to 1.
+        voters: (V,) which candidates they are.
     """
-    weight = side.kernel * belief[side.voters] + TINY  # (N, K)
-    total = weight.sum(1, keepdim=True)  # (N, 1)
-    share = (weight / total)[..., None]  # (N, K, 1)
-    centre, goal = (share * side.offset).sum(1), (share * side.away).sum(1)  # (N, 2)
-    u, q = side.offset - centre[:, None], side.away - goal[:, None]  # (N, K, 2)
-    spread = (share * u.square()).sum((1, 2)) + TINY  # (N,)
+    weight = side.kernel * belief.index_select(0, side.voters.T.flatten()).view_as(side.kernel) + TINY  # (K, N)
+    total = weight.sum(0)  # (N,)
+    share = weight / total  # (K, N)
+    mean = (share * side.ends).sum(1)  # (4, N)
+    spread = side.ends - mean[:, None]  # (4, K, N)
+    centre, goal, u, q = mean[:2], mean[2:], spread[:2], spread[2:]
+    weighted = share * u  # (2, K, N)
+    square = (weighted * u).sum((0, 1)) + TINY  # (N,)
     # The similarity q = z · u in complex numbers, by least squares.
-    real = (share[..., 0] * (u * q).sum(2)).sum(1) / spread  # (N,)
-    imaginary = (share[..., 0] * (u[..., 0] * q[..., 1] - u[..., 1] * q[..., 0])).sum(1) / spread
-    moved = torch.stack(
-        [real * centre[:, 0] - imaginary * centre[:, 1], imaginary * centre[:, 0] + real * centre[:, 1]], dim=1
-    )
-    predicted = goal - moved  # (N, 2) the keypoint itself is at offset 0
-    size = ((share[..., 0] * q.square().sum(2)).sum(1) + TINY).sqrt()  # (N,) spread of the partners
-    effective = total[:, 0].square() / weight.square().sum(1)  # (N,)
-    residual = (side.place - predicted[side.owner]).norm(dim=1)  # (E,)
+    real = (weighted * q).sum((0, 1)) / square  # (N,)
+    imaginary = (weighted[0] * q[1] - weighted[1] * q[0]).sum(0) / square
+    # The keypoint itself is at offset 0.
+    predicted = goal - torch.stack(
+        [real * centre[0] - imaginary * centre[1], imaginary * centre[0] + real * centre[1]]
+    )  # (2, N)
+    size = ((share * q.square().sum(0)).sum(0) + TINY).sqrt()  # (N,)
+    effective = total.square() / weight.square().sum(0)  # (N,)
     # The local scale and rotation against those of all believed voters.
     length = (real.square() + imaginary.square() + TINY).sqrt()  # (N,)
     scale, cosine, sine = length.log().clamp(-4, 4), real / length, imaginary / length
-    at = side.owner[voters]  # (V,)
+    at = side.owner.index_select(0, voters)  # (V,)
     trust = belief / (belief.sum() + TINY)  # (V,)
-    mean = (trust * scale[at]).sum()
-    cos0, sin0 = (trust * cosine[at]).sum(), (trust * sine[at]).sum()
-    per_keypoint = torch.stack(
-        [
-            effective.log() / 3,
-            (total[:, 0] + 0.01).log() / 3,
-            (scale - mean).abs() / 2,
-            cosine * cos0 + sine * sin0,
-        ],
-        dim=1,
-    )  # (N, 4)
-    own = torch.stack([(residual / size[side.owner] + 0.01).log() / 3, (residual + 1e-3).log() / 4], dim=1)  # (E, 2)
-    return torch.cat([own, per_keypoint[side.owner]], dim=1), predicted
+    scale0, cosine0, sine0 = ((trust * value.index_select(0, at)).sum() for value in (scale, cosine, sine))
+    numbers = [
+        effective.log() / 3,
+        (total + 0.01).log() / 3,
+        (scale - scale0).abs() / 2,
+        cosine * cosine0 + sine * sine0,
+    ]
+    return torch.stack([*predicted, size, *numbers], dim=1)
 
 
-def describe_voters(
-    u: Tensor, w: Tensor, spacing: Tensor, view: Keypoints, other: Keypoints, pairs: Tensor, voters: Tensor
-) -> Tensor:
-    """(E, K, EDGE) how voters look from candidates.
-
-    Plane vectors are complex numbers here: w / u is by how much the step to the voter is scaled and rotated.
+def against_motion(place: Tensor, motion: Tensor) -> Tensor:
+    """(E, LOCAL) candidates against the motion of the voters around them.
 
     Args:
-        u: (N, K, 2) from a keypoint of this image to its voters.
-        w: (E, K, 2) from a candidate's end in the other image to the voters' ends there.
-        spacing: (N,) mean distance of a keypoint's voters.
-        view: where the keypoints of this image are.
-        other: the same for the other image.
-        pairs: (E, 2) the candidates, this image's keypoint first.
-        voters: (E, K, 2) the voters of each in the same manner.
+        place: (E, 2) where the candidates' partners are.
+        motion: (E, 7) rows of `local_motion`.
     """
-    owner = pairs[:, 0]
-    square = u.square().sum(2) + TINY**2  # (N, K)
-    length = 0.5 * square.log()  # (N, K)
-    x, y = (u / square[..., None])[owner].unbind(2)  # (E, K)
-    wx, wy = w.unbind(2)
-    real, imaginary = x * wx + y * wy, x * wy - y * wx  # (E, K) of w / u
-    size = real.square() + imaginary.square() + TINY  # (E, K)
-    inverse = size.rsqrt()
-    cosine, sine = real * inverse, imaginary * inverse
-    ratio = (0.5 * size.log()).clamp(-4, 4)
-    relative = (length - spacing[:, None].log()).clamp(-3, 3)  # (N, K)
-    edges = ratio.new_zeros(*ratio.shape, EDGE)
-    edges[..., 0], edges[..., 1] = relative[owner], (length / 4).clamp(min=-3)[owner]
-    edges[..., 2] = edges[..., 1] + ratio / 4
-    edges[..., 3], edges[..., 4], edges[..., 5] = ratio, cosine, sine
-    edges[..., 6] = (size - 2 * real + 1).clamp(min=TINY, max=64).log() / 4  # how far w is from u itself
-    claims = (pairs[:, None], voters)  # what the candidate and what the voter claim by their own rotation and scale
-    if view.oris is not None and other.oris is not None:
-        for k, index in enumerate(claims):
-            angle = other.oris[index[..., 1]] - view.oris[index[..., 0]]
-            edges[..., 7 + 2 * k] = cosine * angle.cos() + sine * angle.sin()
-            edges[..., 8 + 2 * k] = sine * angle.cos() - cosine * angle.sin()
-    if view.scales is not None and other.scales is not None:
-        scale0, scale1 = (view.scales / view.size.max()).log(), (other.scales / other.size.max()).log()
-        for k, index in enumerate(claims):
-            edges[..., 11 + k] = (ratio - scale1[index[..., 1]] + scale0[index[..., 0]]).clamp(-4, 4)
-    return edges
+    residual = (place - motion[:, :2]).norm(dim=1)  # (E,)
+    own = torch.stack([(residual / motion[:, 2] + 0.01).log() / 3, (residual + 1e-3).log() / 4], dim=1)  # (E, 2)
+    return torch.cat([own, motion[:, 3:]], dim=1)

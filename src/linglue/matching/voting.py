@@ -15,20 +15,21 @@ part, so swapping them swaps the result.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
-import numpy as np
 import torch
-from scipy.spatial import cKDTree
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linglue.matching.motion import (
     EDGE,
     GEOMETRY,
     LOCAL,
-    TINY,
     WHOLE,
     Side,
-    describe_voters,
+    Surroundings,
+    against_motion,
+    chunks,
     ends_of,
     local_motion,
     rigid_motion,
@@ -42,6 +43,7 @@ from linglue.matching.nearest import (
     find_candidates,
     nearest_k,
     propose,
+    similarities,
 )
 from linglue.matching.neighborhood import Keypoints
 
@@ -137,25 +139,33 @@ class Voting(nn.Module):
         first, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, prior)
         if predicted is None:
             return [first, replace(first, pair=self.pair)]
-        pairs, known = self._second_pairs(first, predicted, view0, view1, x0, x1)
-        similarity = (x0[pairs[:, 0]] * x1[pairs[:, 1]]).sum(1)  # (E',)
+        scores = first.scores().detach()  # (E,)
+        pairs, known = self._second_pairs(first.candidates, scores, predicted, view0, view1, x0, x1)
+        similarity = similarities(x0.index_select(0, pairs[:, 0]), x1.index_select(0, pairs[:, 1]))  # (E',)
         candidates = describe_candidates(pairs, similarity, there, back)
-        chosen = _winners(first)  # (K,)
+        chosen = _winners(first.candidates, scores)  # (K,)
         prior, winners = self._prior(first, chosen, known)
-        likely = chosen[first.scores()[chosen] > UNLIKELY]
+        likely = chosen[scores[chosen] > UNLIKELY]
         prior[:, CHOICE:] = rigid_motion(view0, view1, first.candidates.pairs[likely], pairs)
         second, _ = self.looks[1](view0, view1, candidates, winners, prior)
         return [first, replace(second, pair=self.pair)]
 
     @torch.no_grad()
     def _second_pairs(
-        self, first: Scored, predicted: list[Tensor], view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor
+        self,
+        candidates: Candidates,
+        scores: Tensor,
+        predicted: list[Tensor],
+        view0: Keypoints,
+        view1: Keypoints,
+        x0: Tensor,
+        x1: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Pairs (E', 2) for the second look, and (E',) which candidates of the first they are, −1 for new ones."""
-        pairs, scores = first.candidates.pairs, first.scores()
+        pairs = candidates.pairs
         kept = torch.zeros_like(scores, dtype=torch.bool)
         for side in (0, 1):
-            kept |= among_best(pairs[:, side], scores, self.config.kept)
+            kept |= among_best(pairs[:, side], scores, self.config.kept, candidates.counts[side])
         points0, points1 = (view.points / view.size.max() for view in (view0, view1))
         new0 = propose(predicted[0], points1, x0, x1, self.config.around)  # (N, 2)
         new1 = propose(predicted[1], points0, x1, x0, self.config.around).flip(1)  # (M, 2)
@@ -200,49 +210,45 @@ class _Look(nn.Module):
     ) -> tuple[Scored, list[Tensor] | None]:
         """Logits of the candidates, of which `votes` (E,) have a vote; where voters predict the partners to be."""
         own = torch.cat([candidates.similarity[:, None], prior], dim=1)  # (E, 1 + PRIOR)
-        state = self.start(self.similarity(own) + sum(self.side(s) for s in candidates.sides))  # (E, W)
+        parts = [self._start(own[part], *(side[part] for side in candidates.sides)) for part in chunks(len(own))]
+        state = torch.cat(parts) if parts else own.new_zeros(0, self.config.width)  # (E, W)
         voters = votes.nonzero()[:, 0]  # (V,)
         if not len(voters):  # nobody votes where there is nothing to choose from
             return Scored([state[:, 0]] * len(self.rounds), candidates), None
-        views = [view0, view1]
-        scene = ends_of(views, candidates.pairs)
-        sides = [self._side(views[k], views[1 - k], candidates, voters, k) for k in (0, 1)]
+        scene = ends_of([view0, view1], candidates.pairs)
+        sides = [
+            self._side(Surroundings(view0, view1, candidates.pairs, voters, self._ranks)),
+            self._side(Surroundings(view1, view0, candidates.pairs.flip(1), voters, self._ranks)),
+        ]
         logits, predicted = [], []
         for layer in self.rounds:
             state, logit, predicted = layer(state, voters, sides, scene)
             logits.append(logit)
         return Scored(logits, candidates), predicted
 
-    def _side(self, view: Keypoints, other: Keypoints, candidates: Candidates, voters: Tensor, side: int) -> Side:
-        """Which voters each keypoint of `view` has, and how they look from its candidates."""
-        # Unit: the longer side of the image, so that sizes and resolutions do not matter.
-        points, partners = view.points / view.size.max(), other.points / other.size.max()
-        pairs = candidates.pairs if side == 0 else candidates.pairs.flip(1)  # (E, 2) this image's keypoint first
-        source, target = pairs[voters].T  # (V,)
-        chosen, valid = self._neighbours(points, points[source])  # (N, K)
-        own = source[chosen] == torch.arange(len(points), device=points.device)[:, None]
-        valid = valid & ~own
-        offset = points[source][chosen] - points[:, None]  # (N, K, 2)
-        away = partners[target][chosen]  # (N, K, 2)
-        place = partners[pairs[:, 1]]  # (E, 2)
-        owner = pairs[:, 0]
-        reach = offset.norm(dim=2).masked_fill(~valid, 0)  # (N, K)
-        spacing = (reach.sum(1) / valid.sum(1).clamp(min=1)).clamp(min=TINY)  # (N,)
-        kernel = (-0.5 * (reach / spacing[:, None]).square()).exp() * valid
-        away_from = away[owner] - place[:, None]  # (E, K, 2)
-        edges = describe_voters(offset, away_from, spacing, view, other, pairs, pairs[voters][chosen[owner]])
-        fits = self.fits(edges)  # (E, K, kernels)
-        return Side(owner, chosen, valid, offset, away, fits, kernel, place)
-
-    def _neighbours(self, points: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, K) the nearest and some farther of the places (V, 2) of every point (N, 2), and which exist."""
+    @property
+    def _ranks(self) -> list[int]:
+        """Which of the nearest voters of a keypoint vote, 1 is the nearest: the near ones and some farther ones."""
         c = self.config
-        wanted = [*range(c.near + 1), *range(c.near + c.stride, c.near + 1 + c.stride * c.far, c.stride)]
-        ranks = [r + 1 for r in wanted]  # scipy counts from 1
-        distance, index = cKDTree(places.cpu().numpy()).query(points.cpu().numpy(), k=ranks)
-        exists = torch.from_numpy(np.isfinite(distance)).to(points.device)
-        found = torch.from_numpy(index).to(points.device)
-        return torch.where(exists, found, 0), exists
+        return [*range(1, c.near + 2), *range(c.near + c.stride + 1, c.near + 2 + c.stride * c.far, c.stride)]
+
+    def _start(self, own: Tensor, side0: Tensor, side1: Tensor) -> Tensor:
+        """(c, W) states of candidates from their descriptors alone."""
+        return self.start(self.similarity(own) + self.side(side0) + self.side(side1))
+
+    def _side(self, around: Surroundings) -> Side:
+        """Which voters each keypoint of an image has, and how they fit its candidates."""
+        first, second = cast(nn.Linear, self.fits[0]), self.fits[2]
+        # Columns of what the features do not know, like their scale, would be multiplied by zeros.
+        known = slice(None) if len(around.columns) == EDGE else around.columns
+        weight = first.weight[:, known]
+        fits = []
+        for part in chunks(len(around.owner)):
+            edges = around.describe(part)  # (columns, c, K)
+            hidden = F.relu_(F.linear(edges.flatten(1).T, weight, first.bias))  # (c·K, kernels)
+            fits.append(F.relu_(second(hidden)).view(*edges.shape[1:], -1))
+        ends = torch.stack([plane.T for plane in (*around.offset, *around.away)])  # (4, K, N)
+        return Side(around.owner, around.voters, around.valid, ends, around.kernel.T.contiguous(), around.place, fits)
 
 
 class _Round(nn.Module):
@@ -261,27 +267,32 @@ class _Round(nn.Module):
         self, state: Tensor, voters: Tensor, sides: list[Side], scene: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """state (E, W), voters (V,) rows of it, scene (E, 4) → the next state, a logit (E,), predictions (N, 2)."""
-        voices = state[voters]  # (V, W)
+        voices = state.index_select(0, voters)  # (V, W)
         weights = self.weights(voices).sigmoid()  # (V, kernels)
         belief = self.belief(voices).sigmoid()[:, 0]  # (V,)
         whole = whole_motion(scene, voters, belief.detach())  # (E, WHOLE)
-        heard, predicted = [], []
-        for side in sides:
-            weight = (weights[side.voters] * side.valid[..., None])[side.owner]  # (E, K, kernels)
-            votes = (side.fits * weight).mean(1)  # (E, kernels)
-            fit, place = local_motion(side, belief, voters)
-            predicted.append(place)
-            heard.append(self.votes(torch.cat([votes, fit, whole], dim=1)))  # (E, W)
+        motions = [local_motion(side, belief, voters) for side in sides]  # (N, 7), (M, 7)
+        tables = [self._weights_of_voters(weights, side) for side in sides]  # (N, K·kernels), (M, K·kernels)
+        heard = []
+        for side, motion, table in zip(sides, motions, tables, strict=True):
+            fit = against_motion(side.place, motion.index_select(0, side.owner))  # (E, LOCAL)
+            heard.append(self.votes(torch.cat([side.votes(table), fit, whole], dim=1)))  # (E, W)
         state = state + self.update(torch.cat([state, heard[0] + heard[1]], dim=1))
-        return state, self.logit(state)[:, 0], predicted
+        return state, self.logit(state)[:, 0], [motion[:, :2] for motion in motions]
+
+    @staticmethod
+    def _weights_of_voters(weights: Tensor, side: Side) -> Tensor:
+        """(N, K·kernels) for the mean over the voters of each keypoint, from (V, kernels)."""
+        count = side.voters.shape[1]
+        found = weights.index_select(0, side.voters.flatten()).view(*side.voters.shape, -1)  # (N, K, kernels)
+        return (found * (side.valid / count)[..., None]).flatten(1)
 
 
-def _winners(scored: Scored) -> Tensor:
-    """(K,) candidates that have the best score of both their keypoints; best first."""
-    scores, pairs = scored.scores().detach(), scored.candidates.pairs
+def _winners(candidates: Candidates, scores: Tensor) -> Tensor:
+    """(K,) candidates that have the best score (E,) of both their keypoints; best first."""
     keep = torch.ones_like(scores, dtype=torch.bool)
     for side in (0, 1):
-        keep = keep & among_best(pairs[:, side], scores, 1)
+        keep &= among_best(candidates.pairs[:, side], scores, 1, candidates.counts[side])
     chosen = keep.nonzero()[:, 0]
     return chosen[scores[chosen].argsort(descending=True, stable=True)]
 
@@ -291,7 +302,8 @@ def best_matches(scored: Scored, least: float = MIN_SCORE) -> tuple[Tensor, Tens
 
     A score is the probability that the match is right: that the images show the same thing, times that it is then.
     """
-    chosen = _winners(scored)
-    scores = scored.scores()[chosen] * scored.related().sigmoid()  # (K,)
+    right = scored.scores().detach()  # (E,)
+    chosen = _winners(scored.candidates, right)
+    scores = right[chosen] * scored.related().sigmoid()  # (K,)
     keep = scores >= least
     return scored.candidates.pairs[chosen[keep]], scores[keep]

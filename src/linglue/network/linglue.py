@@ -72,18 +72,52 @@ class LinGlue(nn.Module):
 
     @classmethod
     def from_pretrained(cls, name: str = DEFAULT_FEATURES, device: str = "cpu") -> LinGlue:
-        """The network that comes with the package for the features of front-end `name`, in evaluation mode."""
+        """The network that comes with the package for the features of front-end `name`, in evaluation mode.
+
+        Args:
+            name: of the front-end.
+            device: where it runs.
+
+        Returns:
+            The network.
+
+        Example:
+            >>> LinGlue.from_pretrained("sift").config.input_dim
+            128
+        """
         return cls.load(require_weights(name), device)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> LinGlue:
-        """The network in the weights file `path`, in float32 and evaluation mode, on `device`."""
+        """The network in the weights file `path`, in float32 and evaluation mode, on `device`.
+
+        Args:
+            path: of `save` or of `linglue train`.
+            device: where it runs.
+
+        Returns:
+            The network.
+
+        Example:
+            >>> LinGlue.load("mine.safetensors")  # doctest: +SKIP
+        """
         network = cls(read_info(path).config)
         network.load_state_dict(read_weights(path, network.state_dict()))
         return network.to(device).eval()
 
     def save(self, path: str | Path, kind: str, preset: str, licence: str, training: str) -> None:
-        """Write the weights file `path`, which says what it is: kind, preset, licence, training as in `WeightsInfo`."""
+        """Write the weights and what they are; the fields of `WeightsInfo`.
+
+        Args:
+            path: the file, .safetensors.
+            kind: of the features it is made for.
+            preset: name of the configuration.
+            licence: of the weights.
+            training: what it learned from, in a few words.
+
+        Example:
+            >>> network.save("mine.safetensors", "sift", "geo", "Apache-2.0", "my images")  # doctest: +SKIP
+        """
         write_weights(path, self.state_dict(), WeightsInfo(kind, preset, licence, training, self.config))
 
     def forward(self, data: Mapping[str, Entry], matching: MatchingConfig | None = None) -> dict[str, Any]:
@@ -97,6 +131,10 @@ class LinGlue(nn.Module):
         Returns:
             descriptors0/1 and coarse0/1 (B, N, C), matches0/1 (B, N) int64 with −1 for unmatched,
             matching_scores0/1 (B, N), and per pair matches (K, 2) and scores (K,).
+
+        Example:
+            >>> data = {"image0": features0.tensors(), "image1": features1.tensors()}  # doctest: +SKIP
+            >>> LinGlue.from_pretrained()(data)["matches"]  # doctest: +SKIP
         """
         entry0, entry1 = with_size(data["image0"]), with_size(data["image1"])
         encoded = self.encode(entry0, entry1)
@@ -110,12 +148,32 @@ class LinGlue(nn.Module):
         """What depends on one image only: (B, N, C) tokens in front of the first cross attention, zero for padding.
 
         As `entry["encoded"]` it saves `encode` this work: one image against many costs less per pair.
+
+        Args:
+            entry: image0 or image1 of `forward`, with image_size.
+
+        Returns:
+            (B, N, C).
+
+        Example:
+            >>> entry["encoded"] = network.encode_image(entry)  # doctest: +SKIP
         """
         images = unpad(entry)
         return pad(self._start(images).split([len(image["keypoints"]) for image in images]), entry)
 
     def encode(self, entry0: Entry, entry1: Entry) -> Encoded:
-        """New descriptors of both images; entry0 and entry1 are image0 and image1 of `forward`, with image_size."""
+        """New descriptors of both images.
+
+        Args:
+            entry0: image0 of `forward`, with image_size.
+            entry1: image1.
+
+        Returns:
+            Final and coarse descriptors of both, (B, N, C) each.
+
+        Example:
+            >>> network.encode(features0.tensors(), features1.tensors()).descriptors0  # doctest: +SKIP
+        """
         check(entry0, "image0", self.config.input_dim)
         check(entry1, "image1", self.config.input_dim)
         pairs, batch = [*unpad(entry0), *unpad(entry1)], len(entry0["keypoints"])
@@ -146,6 +204,12 @@ class LinGlue(nn.Module):
         Each layer's last LayerNorm gets zero gain, so no layer adds anything until it is trained. The projection is
         scaled so that channels of unit descriptors have the size that the layers' norms give to messages: at their own
         size the messages would drown them in the MLPs, and attention would hardly tell them apart.
+
+        Args:
+            projection: (D, C); None: the network has the size of its input.
+
+        Example:
+            >>> LinGlue(LinGlueConfig.preset("pair", input_dim=64)).initialise_identity()
         """
         size = self.config.dim**0.5
         for module in self.modules():

@@ -21,7 +21,12 @@ PACKAGED = Path(__file__).resolve().parent.parent / "weights"
 
 @dataclass(frozen=True)
 class LinGlueConfig:
-    """Everything that decides the shape and the arithmetic of a network."""
+    """Everything that decides the shape and the arithmetic of a network.
+
+    Example:
+        >>> LinGlueConfig(input_dim=128, pairwise_layers=0).dim
+        64
+    """
 
     input_dim: int = 256  # D, length of the front-end's descriptors
     dim: int = 64  # C', length inside the network and of the new descriptors
@@ -50,19 +55,50 @@ class LinGlueConfig:
 
     @classmethod
     def preset(cls, name: str, input_dim: int = 256) -> LinGlueConfig:
-        """A named configuration for descriptors of length `input_dim`."""
+        """A named configuration for descriptors of length `input_dim`.
+
+        Args:
+            name: one of PRESETS.
+            input_dim: length of the descriptors.
+
+        Returns:
+            The configuration.
+
+        Example:
+            >>> LinGlueConfig.preset("geo", input_dim=128).geometry
+            True
+        """
         if name not in PRESETS:
             raise LinGlueError(f"preset is {name!r}, expected {', '.join(PRESETS)}")
         own: dict[str, Any] = {"dim": input_dim} if name == "raw" else {}
         return cls(input_dim=input_dim, **PRESETS[name], **own)
 
     def to_json(self) -> str:
-        """As one line of text, which weights carry."""
+        """As one line of text, which weights carry.
+
+        Returns:
+            JSON.
+
+        Example:
+            >>> LinGlueConfig.from_json(LinGlueConfig().to_json()) == LinGlueConfig()
+            True
+        """
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> LinGlueConfig:
-        """Read what `to_json` wrote."""
+        """Read what `to_json` wrote.
+
+        Args:
+            text: of `to_json`.
+
+        Returns:
+            The configuration.
+
+        Example:
+            >>> LinGlueConfig.from_json('{"dim": 32}').dim
+            32
+        """
         values = json.loads(text)
         if not isinstance(values, dict):
             raise TypeError("expected an object")

@@ -51,7 +51,7 @@ class ExtractConfig:
         return extractor
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)  # as many as an evaluation compares
 def _build(features: str, weights: Path | None, device: str, changed: int) -> Extractor:
     return make_extractor(features, weights, device)
 

@@ -54,6 +54,12 @@ def match_database(path: str | Path, pairs: str | Path, matcher: MatcherConfig, 
         pairs: "existing" (those the database has matches of), "exhaustive", or a pair list file.
         matcher: for SIFT features.
         verify: estimate the two-view geometries, without which no mapper can start.
+
+    Returns:
+        How many pairs were matched, kept and verified.
+
+    Example:
+        >>> match_database("database.db", "existing", MatcherConfig(features="sift")).verified  # doctest: +SKIP
     """
     path = Path(path)
     check_database(path)
@@ -117,7 +123,7 @@ def _match(
         except LinGlueError as error:
             raise LinGlueError(f"{path}: {error}") from error
         if len(features) and features.dim == 0:
-            raise LinGlueError(f"{path}: image {images[image_id].name!r} has no descriptors, needed are COLMAP's SIFT")
+            raise LinGlueError(f"{path}: image {images[image_id].name!r} has no descriptors, expected COLMAP's SIFT")
         return features
 
     used = sorted({image_id for pair in pairs for image_id in pair})

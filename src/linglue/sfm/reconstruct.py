@@ -21,7 +21,7 @@ from linglue.sfm.map import MappingConfig
 from linglue.sfm.map_stores import Inputs, map_stores
 from linglue.sfm.match import build_matcher, match_pairs
 from linglue.sfm.pairs import PairsConfig, choose_pairs
-from linglue.sfm.scan import Scan, ScanConfig, scan_images
+from linglue.sfm.scan import ImageFile, Scan, ScanConfig, scan_images
 from linglue.sfm.store import FeatureStore
 from linglue.sfm.summary import Summary
 from linglue.sfm.workspace import Workspace
@@ -29,7 +29,12 @@ from linglue.sfm.workspace import Workspace
 
 @dataclass(frozen=True)
 class ReconstructConfig:
-    """Everything a user can choose."""
+    """Everything a user can choose.
+
+    Example:
+        >>> ReconstructConfig(pairs=PairsConfig("sequential", overlap=5)).pictures
+        True
+    """
 
     extract: ExtractConfig = field(default_factory=ExtractConfig)
     pairs: PairsConfig = field(default_factory=PairsConfig)
@@ -50,8 +55,12 @@ def reconstruct(images: Path, work: Workspace, config: ReconstructConfig | None 
         work: where everything is kept. Imported features in it are used as they are.
         config: all settings.
 
+    Returns:
+        What the model came to, as WORK/summary.json has it.
+
     Example:
-        summary = reconstruct(Path("images"), Workspace(Path("WORK")), ReconstructConfig(engine=Pool(4)))
+        >>> config = ReconstructConfig(engine=Pool(4))
+        >>> summary = reconstruct(Path("images"), Workspace(Path("WORK")), config)  # doctest: +SKIP
     """
     config = config or ReconstructConfig()
     watch = Stopwatch("cpu")
@@ -59,10 +68,11 @@ def reconstruct(images: Path, work: Workspace, config: ReconstructConfig | None 
     with work.locked(), work.features(repair=True) as features, work.matches(repair=True) as matches:
         with watch.stage("extract"):
             found = scan_images(images, features, config.scan, work.not_images(images))
+            _check_enough(images, found.images, found.problems)  # before any is extracted
             if config.pairs.method == "list":  # its names are checked before hours of work
                 choose_pairs(config.pairs, _listed(found), features.get)
             extracted = extract_images(found.images, config.extract, features, config.engine)
-            _check_enough(images, extracted)
+            _check_enough(images, extracted.images, [*found.problems, *extracted.problems])
             if not features.imported():
                 work.note(extract=config.extract.settings(), images=str(images.absolute()))
         with watch.stage("pairs"):
@@ -97,6 +107,12 @@ def map_work(
         images: folder of the images, for EXIF and colours; None: where they were extracted from.
         pictures: also draw the model.
         overwrite: replace what LinGlue did not make, too.
+
+    Returns:
+        As `reconstruct`.
+
+    Example:
+        >>> map_work(Workspace(Path("WORK"))).model.points  # doctest: +SKIP
     """
     watch = Stopwatch("cpu")
     if not work.matches_file.is_file():
@@ -124,10 +140,11 @@ def map_work(
             return map_stores(work, features, matches, inputs, config, mapping or MappingConfig(), pictures, watch)
 
 
-def _check_enough(images: Path, extracted: Extracted) -> None:
-    if len(extracted.images) < 2:
-        why = f" ({'; '.join(extracted.problems)})" if extracted.problems else ""
-        raise LinGlueError(f"{images}: {len(extracted.images)} usable images, expected at least 2{why}")
+def _check_enough(images: Path, usable: Sequence[ImageFile], problems: Sequence[str]) -> None:
+    if len(usable) < 2:
+        why = f" ({'; '.join(problems[:3])}{'; …' if len(problems) > 3 else ''})" if problems else ""
+        count = f"{len(usable)} usable image{'s' * (len(usable) != 1)}"
+        raise LinGlueError(f"{images}: {count}, expected at least 2{why}")
 
 
 def _choose(

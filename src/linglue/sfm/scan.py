@@ -62,8 +62,9 @@ def check_images(folder: Path, config: ScanConfig | None = None, least: int = 1)
     problems: list[str] = []
     found = sum(path.suffix.lower() in IMAGE_SUFFIXES for path in _candidates(folder, config, problems))
     if found == 0:
+        source = folder if config.image_list is None else config.image_list
         why = f" ({problems[0]})" if problems else ""
-        raise LinGlueError(f"{folder}: holds no image{why}, expected {', '.join(sorted(IMAGE_SUFFIXES))}")
+        raise LinGlueError(f"{source}: holds no image{why}, expected {', '.join(sorted(IMAGE_SUFFIXES))}")
     if found < least:
         raise LinGlueError(f"{folder}: holds {found} image, expected at least {least}")
 

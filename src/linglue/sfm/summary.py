@@ -17,7 +17,11 @@ NAMES_SHOWN = 5
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything that is told about a reconstruction."""
+    """Everything that is told about a reconstruction.
+
+    Example:
+        >>> print(*read_summary(Path("WORK/summary.json")).lines(), sep="\\n")  # doctest: +SKIP
+    """
 
     model: ModelStatistics
     matched_pairs: int  # that were matched

@@ -25,7 +25,12 @@ MODEL_FILES = ("cameras.bin", "images.bin", "points3D.bin")  # without any of th
 
 @dataclass(frozen=True)
 class Workspace:
-    """Names of everything in a work folder, and the record of what LinGlue made there."""
+    """Names of everything in a work folder, and the record of what LinGlue made there.
+
+    Example:
+        >>> Workspace(Path("WORK")).model.as_posix()
+        'WORK/model'
+    """
 
     folder: Path
 
@@ -250,7 +255,7 @@ class Workspace:
                 store.check(path)
 
     def _is_empty(self) -> bool:
-        """Whether the folder holds nothing that anybody would miss."""
+        """Whether the folder holds nothing that anybody would miss: at most the features of one image."""
         stores = {self.features_file, self.matches_file}
         ours = {file.with_name(file.name + end) for file in stores for end in ("", "-wal", "-shm")}
         if not set(self.folder.iterdir()) <= ours | {self.record, self.folder / LOCK}:
@@ -258,7 +263,7 @@ class Workspace:
         if not self.features_file.is_file():
             return True
         with self.features() as features:
-            return not features.stale() and not any(features.counts().values())
+            return not features.stale() and sum(map(bool, features.counts().values())) < 2
 
     def _write_notes(self, notes: dict[str, Any]) -> None:
         with atomic_path(self.record) as temporary:

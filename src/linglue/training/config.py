@@ -151,5 +151,16 @@ class RunConfig:
 
 
 def read_config(path: str | Path) -> RunConfig:
-    """The configuration of a training of a network."""
+    """The configuration of a training of a network.
+
+    Args:
+        path: of the TOML file; relative paths in it start at its folder.
+
+    Returns:
+        The configuration, checked.
+
+    Example:
+        >>> read_config("configs/small.toml").data.pairs  # doctest: +SKIP
+        240
+    """
     return read_toml(path, RunConfig)

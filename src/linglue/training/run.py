@@ -29,6 +29,9 @@ def train(config: RunConfig, engine: Engine | None = None) -> Path:
         config: of the run.
         engine: where pairs are made; None: `data.workers` processes.
 
+    Returns:
+        The weights file.
+
     Example:
         >>> train(read_config("configs/small.toml"))  # doctest: +SKIP
     """

@@ -36,6 +36,8 @@ def read_toml(path: str | Path, kind: type[T]) -> T:
     """
     path = Path(path)
     try:
+        if path.exists() and not path.is_file():
+            raise LinGlueError(f"{path}: not a regular file, expected a TOML file")
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise LinGlueError(f"{path}: cannot be read ({error.strerror})") from error

@@ -61,6 +61,9 @@ class Viewer(Page):
         source: what is shown.
         host: the address to listen on; other than 127.0.0.1 lets others look, too.
         port: 0 for any that is free.
+
+    Example:
+        >>> Viewer(WorkContents(Workspace(Path("WORK")))).run()  # doctest: +SKIP
     """
 
     def __init__(self, source: WorkContents, host: str = "127.0.0.1", port: int = 8080) -> None:
@@ -286,4 +289,4 @@ def _query(server: Any, name: str, pose: Pose, size: float) -> Any:
 
 def _wxyz(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
     """The quaternion of a rotation as viser orders it."""
-    return np.roll(Rotation.from_matrix(rotation).as_quat(), 1)
+    return np.roll(Rotation.from_matrix(np.array(rotation)).as_quat(), 1)

@@ -233,6 +233,13 @@ def compare(canvas_a: Image, canvas_b: Image, label_a: str, label_b: str) -> Ima
         canvas_b: (H, W, 3).
         label_a: above the first.
         label_b: above the second.
+
+    Returns:
+        (H, W, 3) RGB.
+
+    Example:
+        >>> compare(np.zeros((40, 60, 3), np.uint8), np.zeros((40, 60, 3), np.uint8), "a", "b").shape[1]
+        60
     """
     upright = canvas_a.shape[0] > canvas_a.shape[1] and canvas_b.shape[0] > canvas_b.shape[1]
     across = 0 if upright else 1  # the axis along which both must agree
@@ -253,6 +260,9 @@ def save_image(path: str | Path, canvas: Image) -> None:
     Args:
         path: .png, .jpg or .webp.
         canvas: the picture.
+
+    Example:
+        >>> save_image("compared.png", compare(drawn_a, drawn_b, "mnn", "linglue"))  # doctest: +SKIP
     """
     path = Path(path)
     suffix = path.suffix.lower()

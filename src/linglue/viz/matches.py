@@ -35,6 +35,9 @@ def save_drawing(path: str | Path, matches: Matches, max_lines: int | None = LIN
         path: .png, .jpg or .webp.
         matches: Of images, not of bare Features: these have nothing to draw on.
         max_lines: See `draw_matches`.
+
+    Example:
+        >>> save_drawing("matches.png", Matcher.from_pretrained().match("a.jpg", "b.jpg"))  # doctest: +SKIP
     """
     if matches.image0 is None or matches.image1 is None:
         raise LinGlueError(
@@ -65,6 +68,9 @@ def correctness(errors: ArrayLike, threshold: float) -> FloatArray:
     Args:
         errors: pixels; NaN where the truth is unknown.
         threshold: pixels up to which a match is correct.
+
+    Returns:
+        (K,) in [0, 1].
 
     Example:
         >>> correctness([0.0, 3.0, 9.0], threshold=3).tolist()
@@ -98,11 +104,12 @@ def draw_matches(
 
     Returns:
         (H, W, 3) RGB; without `values` and `correct` all lines are lime, with them there is a legend.
+
+    Example:
+        >>> draw_matches("a.jpg", "b.jpg", points0, points1, correct=errors < 3)  # doctest: +SKIP
     """
-    points0, points1 = as_points("points0", points0), as_points("points1", points1)
+    points0, points1 = _ends(points0, points1)
     count = len(points0)
-    if len(points1) != count:
-        raise LinGlueError(f"points0 has {count} points and points1 {len(points1)}, expected the same number")
     if values is not None and correct is not None:
         raise LinGlueError("both values and correct are given, expected one of them: they decide the colours")
     if max_lines is not None and max_lines < 1:
@@ -113,8 +120,7 @@ def draw_matches(
     points0, points1 = points0[chosen], points1[chosen]
     degree = None if degree is None else degree[chosen]
 
-    canvas, (place0, place1) = lay_out([image0, image1])
-    shown = len(chosen)
+    (canvas, (place0, place1)), shown = lay_out([image0, image1]), len(chosen)
     crowd = np.clip(np.log(max(shown, 1) / 50) / np.log(2000 / 50), 0, 1)  # 0 up to 50 lines, 1 from 2000 on
     width, alpha, dot = 1.5 - 0.6 * crowd, 0.95 - 0.25 * crowd, 3.0 - 1.5 * crowd
     middle_alpha = np.full(shown, _middle_alpha(shown))
@@ -135,6 +141,14 @@ def draw_matches(
     return finish(canvas, caption)
 
 
+def _ends(points0: ArrayLike, points1: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Both ends of the matches, (K, 2) each."""
+    ends0, ends1 = as_points("points0", points0), as_points("points1", points1)
+    if len(ends0) != len(ends1):
+        raise LinGlueError(f"points0 has {len(ends0)} points and points1 {len(ends1)}, expected the same number")
+    return ends0, ends1
+
+
 def draw_keypoints(image: ImageSource, features: Features, caption: Sequence[str] = ()) -> Image:
     """The keypoints of one image: circles of their scale with a tick towards their orientation, else dots.
 
@@ -142,6 +156,12 @@ def draw_keypoints(image: ImageSource, features: Features, caption: Sequence[str
         image: Path, array or tensor.
         features: Of this image.
         caption: Lines of text for the top-left corner.
+
+    Returns:
+        (H, W, 3) RGB.
+
+    Example:
+        >>> draw_keypoints("a.jpg", make_extractor("sift").extract("a.jpg"))  # doctest: +SKIP
     """
     pixels = as_image(image)
     size = (pixels.shape[1], pixels.shape[0])

@@ -24,9 +24,29 @@ _STYLES = (
     ("#000000", ":", "x"),
 )
 _OURS = ("#D55E00", "-", "*")
+_FRONT_ENDS = {
+    "linpoint": "#D55E00",
+    "sift": "#0072B2",
+    "superpoint": "#009E73",
+    "aliked": "#CC79A7",
+    "disk": "#E69F00",
+    "xfeat": "#56B4E9",
+}
+_LINES = {
+    "mnn": (":", "o"),
+    "ratio": ("--", "s"),
+    "ratio-oneway": ("--", "D"),
+    "adalam": ("-.", "v"),
+    "colmap-sift": (":", "x"),
+    "superglue": ("--", "^"),
+    "superglue-10": ("-.", "^"),
+    "lightglue": ("--", "P"),
+    "linglue-paper": ("-.", "s"),
+}
 _DEGREES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 _METRES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5)
 Errors = Mapping[str, Mapping[str, Sequence[float]]]  # by scene and method
+Panel = dict[str, tuple[list[float], list[float]]]  # by name of the curve: x and y
 
 
 def check_plotting() -> None:
@@ -88,24 +108,32 @@ def _plot_shares(path: Path, errors: Errors, ticks: Sequence[float], things: str
     _save(figure, axes, path)
 
 
-def plot_growth(path: Path, panels: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]) -> None:
-    """Costs over the number of keypoints, both logarithmic, one panel each.
+def plot_growth(
+    path: Path, panels: Mapping[str, Panel], labels: Mapping[str, str], shares: Mapping[str, Panel] | None = None
+) -> None:
+    """Costs over the number of keypoints, both logarithmic, one panel each; then shares, with a legend of their own.
 
     Args:
         path: of the picture.
         panels: by title and name of the curve: numbers of keypoints and costs.
+        labels: what the legend calls a curve, where that is not its name.
+        shares: the same for percentages, whose axis is not logarithmic.
     """
-    figure = _figure_class()(figsize=(1.2 + 4.6 * len(panels), 4.8), layout="constrained")
-    axes = list(np.atleast_1d(figure.subplots(1, len(panels))))
-    for axis, (title, curves) in zip(axes, panels.items(), strict=True):
+    shares = shares or {}
+    count = len(panels) + len(shares)
+    figure = _figure_class()(figsize=(1.2 + 4.6 * count, 5.2), layout="constrained")
+    axes = list(np.atleast_1d(figure.subplots(1, count)))
+    for axis, (title, curves) in zip(axes, {**panels, **shares}.items(), strict=True):
         for number, (name, (x, y)) in enumerate(curves.items()):
-            _curve(axis, name, number, x, np.maximum(y, 1e-3), marked=True)
-        axis.set(title=title, xlabel="keypoints", xscale="log", yscale="log")
+            _curve(axis, name, number, x, np.maximum(y, 1e-3), marked=True, label=labels.get(name, name))
+        axis.set(title=title, xlabel="keypoints", xscale="log", yscale="linear" if title in shares else "log")
         ticks = sorted({count for x, _ in curves.values() for count in x})
         axis.set_xticks(ticks, [f"{count // 1024}k" if count >= 1024 else f"{count}" for count in map(int, ticks)])
         axis.minorticks_off()
         axis.grid(True, color="#dddddd", linewidth=0.8)
         axis.set_axisbelow(True)
+        if title in shares:
+            axis.legend(frameon=False)
     _save(figure, axes, path)
 
 
@@ -133,24 +161,25 @@ def _panels(titles: Sequence[str]) -> tuple[Any, list[Any]]:
     return figure, axes
 
 
-def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool) -> None:
-    ours = method == OURS or method.endswith(f":{OURS}")
-    colour, dashes, marker = _STYLES[number % len(_STYLES)]
-    if number >= len(_STYLES):  # the colours again, with other markers
+def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool, label: str | None = None) -> None:
+    front_end, _, matcher = method.rpartition(":")
+    ours = matcher == OURS
+    colour, dashes, marker = _OURS if ours else _STYLES[number % len(_STYLES)]
+    if number >= len(_STYLES) and not ours:  # the colours again, with other markers
         marker = _STYLES[(number + 1) % len(_STYLES)][2]
-    if method == OURS:
-        colour, dashes, marker = _OURS
-    elif ours:  # with several front-ends, each has its own colour
-        dashes, marker = _OURS[1:]
+    if front_end:  # with several front-ends each has its colour, and each matcher its line
+        colour = _FRONT_ENDS.get(front_end, colour)
+        if not ours:
+            dashes, marker = _LINES.get(matcher.partition("/")[0], (dashes, marker))
     axis.plot(
         x,
         y,
-        label=method,
+        label=label or method,
         color=colour,
         linestyle=dashes,
         marker=marker if marked else None,
         markersize=7 if ours else 4,
-        linewidth=2.2 if ours else 1.5,
+        linewidth=2.2 if ours else 1.3,
         drawstyle="default" if marked else "steps-post",
         zorder=3 if ours else 2,
         clip_on=not marked,  # markers on the frame stay whole
@@ -159,7 +188,7 @@ def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool) ->
 
 def _save(figure: Any, axes: Sequence[Any], path: Path) -> None:
     handles, labels = axes[0].get_legend_handles_labels()
-    columns = min(len(labels), 2 + len(axes))  # as many as fit the width
+    columns = min(len(labels), 1 + len(axes))  # as many as fit the width
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)

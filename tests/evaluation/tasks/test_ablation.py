@@ -32,14 +32,27 @@ def test_networks_are_those_of_the_package_and_the_given(linear: Path) -> None:
 
 def test_every_network_with_three_heads_and_its_neighborhoods(linear: Path) -> None:
     names = list(ablation.variants("sift", {"linear": linear, "geo": ablation.find_networks("sift")["geo"]}))
-    assert names[:5] == ["mnn", "adalam", "linear, no filter", "linear, paper's filter", "linear"]
+    assert names[:5] == ["mnn", "adalam", "linear, no filter", "linear, paper's filter", "linear, filter"]
     assert names[5:] == [
         "geo, no filter",
         "geo, paper's filter",
-        "geo",
+        "geo, filter",
         "geo, no separation",
         "geo, no separation, from input",
     ]
+
+
+def test_a_learned_consensus_is_a_row_beside_the_filters() -> None:
+    names = list(ablation.variants("linpoint", ablation.find_networks("linpoint")))
+    assert names[-2:] == ["raw, filter", "raw, learned consensus"] and "raw, paper's filter" in names
+
+
+def test_a_folder_of_networks(linear: Path) -> None:
+    (linear.parent / "other.safetensors").write_bytes(b"no network")
+    assert ablation.find_networks("sift", folder=linear.parent)["linear"] == linear
+    assert "linear" not in ablation.find_networks("aliked", folder=linear.parent)
+    with pytest.raises(LinGlueError, match="no such folder, expected one with networks"):
+        ablation.find_networks("sift", folder=linear.parent / "none")
 
 
 def test_a_variant_changes_the_neighborhoods_and_nothing_else() -> None:
@@ -54,7 +67,7 @@ def test_tables_by_number_of_keypoints(tmp_path: Path, linear: Path, monkeypatch
     pytest.importorskip("poselib")
     pytest.importorskip("kornia")
     data = write_data_set(tmp_path / "data")
-    monkeypatch.setattr(ablation, "find_networks", lambda kind, given: {"linear": linear})
+    monkeypatch.setattr(ablation, "find_networks", lambda kind, given, folder: {"linear": linear})
     extract = ExtractConfig(features="sift", resize=300)
     result = ablation.evaluate([data], [], tmp_path / "work", extract, keypoints=(100, 200))
     accuracy = result.tables[0]

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from linglue.evaluation.tasks.scores import FoundMatches, tables
+from linglue.errors import LinGlueError
+from linglue.evaluation.tasks.scores import FoundMatches, evaluate, scored_front_ends, tables
 
 
 def found(scores, right, related=(0.9,), unrelated=(0.1,), by_default=(0,)) -> FoundMatches:
@@ -29,3 +30,13 @@ def test_tables_have_a_row_for_each():
     reliability, unrelated = tables({"one": found([0.05, 0.95], [False, True], by_default=(0, 4, 40))})
     assert reliability.rows[0] == ("one", "0", *[""] * 8, "100", "0.050")
     assert unrelated.rows[0][:2] == ("one", "4") and unrelated.rows[0][3] == "40"
+
+
+def test_one_scene_has_no_unrelated_images(tmp_path):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(LinGlueError, match="the only scene, expected at least two"):
+        evaluate([tmp_path / "a"])
+
+
+def test_front_ends_with_scores_are_those_with_a_learned_consensus():
+    assert "linpoint" in scored_front_ends() and "disk" not in scored_front_ends()

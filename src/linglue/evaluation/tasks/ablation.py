@@ -6,6 +6,7 @@ when a network of it is at hand, in the package or given; others are shown as "n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,8 +28,9 @@ KEYPOINTS = (1024, 2048, 3072, 4096)
 HEADS = {
     "no filter": MatchingConfig.unfiltered(),
     "paper's filter": MatchingConfig.paper(),
-    "": MatchingConfig(),
+    "filter": MatchingConfig(learned=False),
 }
+LEARNED = "learned consensus"
 NEIGHBORHOODS = {
     "no separation": {"separation": False},
     "no separation, from input": {"separation": False, "select_from_input": True},
@@ -57,18 +59,22 @@ class Variant(MatcherConfig):
         return Matcher(None, network, read_info(path).kind, self.device, self.matching)
 
 
-def find_networks(kind: str, given: Sequence[str | Path] = ()) -> dict[str, Path]:
+def find_networks(kind: str, given: Sequence[str | Path] = (), folder: str | Path | None = None) -> dict[str, Path]:
     """The networks at hand for features of a kind, by preset.
 
     Args:
         kind: of the features.
         given: files besides those in the package; they take precedence.
+        folder: where more of them are, for any kind of features; other files are passed over.
 
     Raises:
         LinGlueError: a given file is no network for this kind.
     """
+    if folder is not None and not Path(folder).is_dir():
+        raise LinGlueError(f"{folder}: no such folder, expected one with networks (*.safetensors)")
     found: dict[str, Path] = {}
-    for path in sorted(packaged_weights(kind).parent.glob("*.safetensors")):
+    folders = [packaged_weights(kind).parent, *([] if folder is None else [Path(folder)])]
+    for path in (path for place in folders for path in sorted(place.rglob("*.safetensors"))):
         try:
             info = read_info(path)
         except LinGlueError:  # a front-end's weights
@@ -92,20 +98,22 @@ def variants(kind: str, networks: Mapping[str, Path], device: str = "cpu") -> di
         device: where they run.
 
     Returns:
-        Baselines, every network with the three heads, and the neighborhoods of those that have any.
+        Baselines, every network with the heads it can have, and the neighborhoods of those that have any.
     """
     methods: dict[str, MatcherConfig] = {name: MatcherConfig(name, kind, device=device) for name in ("mnn", "adalam")}
     for preset in (name for name in PRESETS if name in networks):
         path = networks[preset]
-        if PRESETS[preset].get("sinkhorn"):  # optimal transport is its head, nothing comes after it
+        config = read_info(path).config
+        if config.sinkhorn:  # optimal transport is its head, nothing comes after it
             methods[preset] = MatcherConfig("linglue", kind, path, device)
             continue
-        for head, matching in HEADS.items():
-            name = f"{preset}, {head}" if head else preset
-            methods[name] = MatcherConfig("linglue", kind, path, device, matching)
-        if PRESETS[preset].get("pairwise_layers", 2):
+        heads = {**HEADS, **({LEARNED: MatchingConfig()} if config.voting else {})}
+        for head, matching in heads.items():
+            methods[f"{preset}, {head}"] = MatcherConfig("linglue", kind, path, device, matching)
+        if config.pairwise_layers:
             for how, changes in NEIGHBORHOODS.items():
-                methods[f"{preset}, {how}"] = Variant("linglue", kind, path, device, MatchingConfig(), **changes)
+                matching = list(heads.values())[-1]
+                methods[f"{preset}, {how}"] = Variant("linglue", kind, path, device, matching, **changes)
     return methods
 
 
@@ -113,9 +121,10 @@ def evaluate(
     data: Sequence[str | Path],
     scenes: Sequence[str | Path],
     work: str | Path,
-    extract: ExtractConfig | None = None,
+    extract: ExtractConfig | Sequence[ExtractConfig] | None = None,
     *,
     weights: Sequence[str | Path] = (),
+    folder: str | Path | None = None,
     keypoints: Sequence[int] = KEYPOINTS,
     engine: Engine | None = None,
 ) -> Result:
@@ -125,47 +134,77 @@ def evaluate(
         data: folders in the HPatches layout; none: no table of homographies.
         scenes: scenes with known poses; none: no table of localization.
         work: folder where features and matches are kept; what is there is not made again.
-        extract: front-end and image size; None: the default front-end, longer side 1600.
-        weights: networks besides those in the package.
+        extract: front-end and image size, or several; None: the default front-end, longer side 1600.
+        weights: networks besides those in the package, for the first front-end.
+        folder: where more networks are, for any front-end.
         keypoints: numbers of keypoints per image.
         engine: where images are extracted and pairs matched; None: in this process.
 
     Returns:
-        One row per task, method and number of keypoints.
+        One row per task, front-end, method and number of keypoints.
+
+    Example:
+        >>> evaluate(["hpatches"], [], "work").text()  # doctest: +SKIP
     """
     if not data and not scenes:
         raise LinGlueError("no data to measure on, expected --homography or --localization")
-    work, extract = Path(work), extract or ExtractConfig()
-    kind = extract.extractor().kind
-    networks = find_networks(kind, weights)
-    methods = variants(kind, networks, extract.device)
+    work, several = Path(work), isinstance(extract, Sequence)
+    extracts = list(extract) if isinstance(extract, Sequence) else [extract or ExtractConfig()]
     rows: list[dict[str, Any]] = []
-    for count in keypoints:
-        config = replace(extract, max_keypoints=count)
-        if data:
-            planar = homography.evaluate(
-                data, methods, work / "homography", config, estimators=["poselib"], engine=engine
-            )
-            rows += [_homography_row(name, count, v) for name, v in planar.summary["overall"].items()]
-        if scenes:
-            placed = localization.evaluate(scenes, methods, work / "localization", config, engine=engine)
-            rows += [_localization_row(name, count, v) for name, v in list(placed.summary.values())[-1].items()]
-    missing = {name: f"no network of preset {name} for {kind} features" for name in PRESETS if name not in networks}
+    names: list[str] = []
+    missing: dict[str, str] = {}
+    used: dict[str, str] = {}
+    for number, config in enumerate(extracts):
+        kind = config.extractor().kind
+        networks = find_networks(kind, () if number else weights, folder)
+        prefix = f"{kind}: " if several else ""
+        methods = variants(kind, networks, config.device)
+        rows += [
+            {**row, "method": prefix + row["method"]}
+            for count in keypoints
+            for row in _measure(data, scenes, work, replace(config, max_keypoints=count), methods, engine)
+        ]
+        lacking = [preset for preset in PRESETS if preset not in networks]
+        missing |= {f"{prefix}{preset}": f"no network of preset {preset} for {kind} features" for preset in lacking}
+        names += [prefix + name for name in (*methods, *lacking)]
+        used |= {f"{prefix}{preset}": path.name for preset, path in networks.items()}
     settings = {
-        **common_settings("ablation", extract, {}),
-        "networks": {preset: path.name for preset, path in networks.items()},
+        **common_settings("ablation", extracts[0], {}),
+        "networks": used,
         "data": [str(folder) for folder in (*data, *scenes)],
     }
-    note = (
-        f"{kind}; every row on the same keypoints; heads: no filter (mutual nearest neighbours of the new "
-        "descriptors), the paper's filter, and ours (filter, consensus, completion); 'no separation' changes how "
-        "neighborhoods are chosen in a network trained with it; linear-sinkhorn matches by optimal transport"
-    )
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     for row in rows:
         summary.setdefault(f"{row['task']} {row['keypoints']}", {})[row["method"]] = row
-    shown = tables(rows, [*methods, *missing])
-    return Result("ablation", summary, rows, "cells", shown, note, settings, len(rows), 0, missing)
+    return Result("ablation", summary, rows, "cells", tables(rows, names), NOTE, settings, len(rows), 0, missing)
+
+
+NOTE = (
+    "rows of one front-end on the same keypoints; heads: no filter (mutual nearest neighbours of the network's "
+    "descriptors), the paper's filter, our filter with consensus and completion, and the learned consensus where the "
+    "network has one; 'no separation' changes how neighborhoods are chosen in a network trained with it; raw has no "
+    "layers; linear-sinkhorn matches by optimal transport"
+)
+
+
+def _measure(
+    data: Sequence[str | Path],
+    scenes: Sequence[str | Path],
+    work: Path,
+    extract: ExtractConfig,
+    methods: Mapping[str, MatcherConfig],
+    engine: Engine | None,
+) -> list[dict[str, Any]]:
+    """The rows of one front-end at one number of keypoints."""
+    rows = []
+    if data:
+        planar = homography.evaluate(data, methods, work / "homography", extract, estimators=["poselib"], engine=engine)
+        rows += [_homography_row(name, extract.max_keypoints, v) for name, v in planar.summary["overall"].items()]
+    if scenes:
+        placed = localization.evaluate(scenes, methods, work / "localization", extract, engine=engine)
+        values = list(placed.summary.values())[-1]
+        rows += [_localization_row(name, extract.max_keypoints, v) for name, v in values.items()]
+    return rows
 
 
 def _homography_row(method: str, count: int, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,6 +215,8 @@ def _homography_row(method: str, count: int, values: Mapping[str, Any]) -> dict[
 def _localization_row(method: str, count: int, values: Mapping[str, Any]) -> dict[str, Any]:
     within = values.get("within", {})
     named = {within_name(*limit): within.get(within_name(*limit)) for limit in (STRICT, PAPER)}
+    position = values.get("position_error")
+    named["median mm"] = None if position is None else 1000 * position
     return {"task": "localization", "method": method, "keypoints": count, "inliers": values["inliers"], **named}
 
 
@@ -187,7 +228,10 @@ def tables(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list[Ta
         methods: in the order of the tables; those without any row have no weights.
     """
     found = []
-    measures = {"homography": ("MMA@3", "AUC@5", "correct"), "localization": (within_name(*STRICT), "inliers")}
+    measures = {
+        "homography": ("MMA@3", "AUC@5", "correct"),
+        "localization": (within_name(*STRICT), "median mm", "inliers"),
+    }
     for task, names in measures.items():
         cells = {(row["method"], row["keypoints"]): row for row in rows if row["task"] == task}
         counts = sorted({count for _, count in cells})
@@ -202,6 +246,8 @@ def tables(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list[Ta
 
 
 def _cell(value: float | None, name: str) -> str:
-    if value is None:
+    if value is None or not math.isfinite(value):
         return "–"
+    if name == "median mm":
+        return f"{value:.1f}"
     return f"{value:.0f}" if name in ("correct", "inliers") else percent(value)

@@ -186,6 +186,9 @@ def evaluate(
 
     Returns:
         One row per method and pair; tables of accuracy and AUC per split.
+
+    Example:
+        >>> print(evaluate("hpatches", ["mnn", "linglue"], "work").text())  # doctest: +SKIP
     """
     folders = [Path(data)] if isinstance(data, str | Path) else [Path(folder) for folder in data]
     work, extract = Path(work), extract or ExtractConfig(max_keypoints=2048, resize=1024)

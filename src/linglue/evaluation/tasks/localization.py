@@ -150,6 +150,9 @@ def evaluate(
 
     Returns:
         One row per method and image; `files["poses"]` are the files of poses.
+
+    Example:
+        >>> print(evaluate(["scene"], ["mnn", "linglue"], "work").text())  # doctest: +SKIP
     """
     folders, work = [Path(scene) for scene in scenes], Path(work)
     extract, pose = extract or ExtractConfig(), pose or PoseConfig()

@@ -39,6 +39,7 @@ REFERENCE_SIDE = 1024  # pixels of the longer side at which thresholds are meant
 CORRECT = 3.0  # pixels: farther from its epipolar line in either image, a match is wrong
 AUC_THRESHOLDS = (5, 10, 20)  # degrees
 ESTIMATOR_THRESHOLD = 1.0  # pixels
+MANY = 4  # scenes beyond which a table has one row for all, and a second table a column for each
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,9 @@ def evaluate(
 
     Returns:
         One row per method and pair; a table per scene and of all scenes.
+
+    Example:
+        >>> print(evaluate(["scene"], ["mnn", "aliked:lightglue"], "work").text())  # doctest: +SKIP
     """
     folders, work = [Path(scene) for scene in scenes], Path(work)
     extract = extract or ExtractConfig(max_keypoints=2048, resize=1024)
@@ -207,14 +211,15 @@ def _mean(pairs: Sequence[PoseScore]) -> dict[str, Any]:
 
 
 def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table]:
-    """Matches, epipolar precision and pose AUC; in percent where not counts.
+    """Matches, epipolar precision and pose AUC; in percent where not counts. Many scenes get a table of their own.
 
     Args:
         summary: of `summarise`.
     """
     timed = all("mnn" in methods for methods in summary.values())
     rows = []
-    for scene, methods in summary.items():
+    many = len(summary) - 1 > MANY
+    for scene, methods in ((name, summary[name]) for name in (["all"] if many else summary)):
         base = methods["mnn"]["seconds"] if timed else None
         for method, values in methods.items():
             rows.append(
@@ -237,7 +242,16 @@ def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table
         *(f"AUC@{t}°" for t in AUC_THRESHOLDS),
         "time/mnn" if timed else "ms",
     )
-    return [Table(header, tuple(rows), labels=2)]
+    return [Table(header, tuple(rows), labels=2), *([_by_scene(summary)] if many else [])]
+
+
+def _by_scene(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:
+    """AUC@10° of every method in every scene."""
+    scenes = [name for name in summary if name != "all"]
+    rows = [
+        (method, *(percent(summary[scene][method]["auc"]["10"]) for scene in scenes)) for method in summary[scenes[0]]
+    ]
+    return Table(("AUC@10° by scene", *scenes), tuple(rows))
 
 
 def csv_rows(scores: Mapping[str, Sequence[PoseScore]]) -> list[dict[str, Any]]:

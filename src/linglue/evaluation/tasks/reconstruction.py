@@ -135,6 +135,9 @@ def evaluate(
 
     Returns:
         One row per method and camera with a true pose; a table with one line per scene and method.
+
+    Example:
+        >>> print(evaluate(["scene"], ["linglue", "colmap"], "work").text())  # doctest: +SKIP
     """
     folders, work, extract = [Path(scene) for scene in scenes], Path(work), extract or ExtractConfig()
     version = need("pycolmap", "evaluation of reconstruction").__version__
@@ -142,10 +145,8 @@ def evaluate(
     loaded = [load_scene(folder) for folder in folders]
     named = methods if isinstance(methods, Mapping) else [method for method in methods if method != COLMAP]
     prepared = prepare(named, extract) if named else Prepared({}, {}, {})
-    # As many as one of our workers has, so that times per pair can be compared.
-    engine = engine or Pool()
+    engine, mapping = engine or Pool(), MappingConfig(seed=seed)  # COLMAP gets as many threads as one of its workers
     colmap = ColmapConfig(extract.max_keypoints, extract.resize, engine.threads, seed) if COLMAP in methods else None
-    mapping = MappingConfig(seed=seed)
     hows = [ModelSettings(names, config, mapping, engine, None, dense) for config, names in prepared.by_front_end()]
     if colmap is not None:
         hows.append(ModelSettings({}, extract, mapping, engine, colmap, dense))

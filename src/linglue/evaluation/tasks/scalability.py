@@ -14,17 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from linglue.core.fingerprint import code_sha256, settings_hash
+from linglue.core.fingerprint import code_sha256, file_sha256, settings_hash
 from linglue.core.progress import progress
 from linglue.evaluation.methods import Methods
 from linglue.evaluation.result import Result, Table, percent, read_json, write_json
 from linglue.evaluation.tasks import pose
 from linglue.evaluation.timing import PARTS, SIZES, Cost, Limits, Subject, measure_apart
-from linglue.network.weights import PRESETS
+from linglue.features import DEFAULT_FEATURES
+from linglue.network.weights import PRESETS, packaged_weights
 from linglue.sfm.extract import ExtractConfig
 
 SUBJECTS = (
-    *(Subject(name, "superpoint") for name in PRESETS),
+    Subject("linglue", DEFAULT_FEATURES),
+    *(Subject(name, "superpoint") for name in PRESETS if name != "raw"),  # which has no layers
     Subject("mnn", "superpoint"),
     Subject("adalam", "superpoint"),
     Subject("superglue", "superpoint"),
@@ -66,6 +68,9 @@ def evaluate(
 
     Returns:
         One row per subject, part and size; tables of time, memory and accuracy.
+
+    Example:
+        >>> print(evaluate("work", sizes=[1024, 2048]).text())  # doctest: +SKIP
     """
     work, limits = Path(work), limits or Limits()
     order = [(subject, size) for size in sizes for subject in subjects]  # load hits all subjects of a size alike
@@ -88,20 +93,28 @@ def evaluate(
         "scenes": [str(scene) for scene in scenes],
         "given_up": {subject.name: why for subject, why in failed.items()},
     }
-    note = (
-        f"synthetic keypoints, half of them with a true match; {threads} thread(s), medians of {repeats}; presets as "
-        f"the identity start, peers with their weights; given up beyond {limits.seconds:g} s of CPU time or "
-        f"{limits.megabytes} MB; n^: exponent fitted from 4096 on, or to all sizes where that leaves fewer than two"
-    )
+    note = _note(threads, repeats, limits)
     missing = {subject.name: why for subject, why in failed.items() if why == "no weights"}
     problems = [f"{subject.name}: {why}" for subject, why in failed.items()]
     parts = [*tables(rows, sizes, exponents, {s.name: why for s, why in failed.items()}), *_accuracy_table(accuracy)]
     return Result("scalability", summary, rows, "costs", parts, note, settings, len(rows), 0, missing, problems)
 
 
+def _note(threads: int, repeats: int, limits: Limits) -> str:
+    """How the tables came about."""
+    return (
+        f"synthetic keypoints, half of them with a true match; {threads} thread(s), medians of {repeats}; linglue: "
+        f"what is shipped for {DEFAULT_FEATURES}; presets as the identity start with the filter, peers with their "
+        f"weights; given up beyond {limits.seconds:g} s of CPU time or "
+        f"{limits.megabytes} MB; n^: exponent fitted from 4096 on, or to all sizes where that leaves fewer than two"
+    )
+
+
 def _kept(work: Path, subject: Subject, size: int, threads: int, repeats: int, limits: Limits) -> list[Cost] | str:
     """The measurement of an earlier run with the same code and settings, or a new one."""
     made_from = {**asdict(subject), "size": size, "threads": threads, "repeats": repeats, "code": code_sha256(*_CODE)}
+    if subject.name == "linglue":
+        made_from["weights"] = file_sha256(packaged_weights(subject.features))
     path = work / "costs" / f"{subject.name}-{size}-{settings_hash(made_from)}.json"
     if not path.is_file():
         found = measure_apart(subject, size, threads, repeats, limits)

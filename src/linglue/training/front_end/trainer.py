@@ -232,6 +232,9 @@ def train_features(config: FrontEndConfig) -> Path:
 
     Returns:
         The file with the weights of the best validation, for `make_extractor("linpoint", file)`.
+
+    Example:
+        >>> train_features(read_toml("my-features.toml", FrontEndConfig))  # doctest: +SKIP
     """
     trainer = FrontEndTrainer(config)
     trainer.run()
