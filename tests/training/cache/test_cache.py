@@ -147,6 +147,14 @@ def test_all_pairs_of_a_group_share_its_images(images, tmp_path):
         np.testing.assert_array_equal(pair["matches1"][pair["matches0"][matched]], matched)
 
 
+def test_shares_are_of_pairs_however_many_a_group_gives(images, tmp_path):
+    """A source that gives six pairs at a time is asked less often than one that gives a single pair."""
+    many, one = (HomographySource(HomographyConfig(views=views, longer_side=(320, 400))) for views in (4, 2))
+    config = replace(CONFIG, pairs=40, shard_size=40, unrelated=0, min_matches=5)
+    cache = build_cache(tmp_path, {"many": (many, 0.5), "one": (one, 0.5)}, images, _Counting(), config, progress=False)
+    assert cache.counts["many"] == pytest.approx(20, abs=6)
+
+
 def test_a_batch_of_fewer_keypoints(built):
     cache = FeatureCache(built)
     batch = cache.batch([0, 1], keypoints=80)

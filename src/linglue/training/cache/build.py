@@ -28,7 +28,7 @@ from linglue.training.sources.ground_truth import IGNORE, UNMATCHABLE, ground_tr
 from linglue.training.sources.interface import PairSource
 from linglue.types import Features, IndexArray
 
-FORMAT = 3  # of the shards; a cache of another one is refused
+FORMAT = 4  # of the shards; a cache of another one is refused
 MAX_REDRAWS = 20  # per pair on average, before the material is declared unfit
 REMEMBERED = 100  # images, about 0.6 MB of features each
 LEFTOVER_AGE = 3600.0  # seconds after which an unfinished shard of a dead process is removed
@@ -219,8 +219,9 @@ def _stream(work: _Work, rng: np.random.Generator) -> Iterator[_Sample]:
     shares = np.array([share for _, share in work.sources.values()], dtype=np.float64)
     before: tuple[list[Features], set[int | str]] | None = None  # the last group: its features, and what it shows
     drawn = kept = 0
+    made = np.zeros(len(sources))  # pairs so far; shares are of pairs, and some sources give many at a time
     while True:
-        source = int(rng.choice(len(sources), p=shares / shares.sum()))
+        source = int((made / shares).argmin())
         watched = _Watched(work.images)
         group = sources[source].sample(watched, rng)
         features = [work.extract(image) for image in group.images]
@@ -237,6 +238,7 @@ def _stream(work: _Work, rng: np.random.Generator) -> Iterator[_Sample]:
             if (matches[0] >= 0).sum() < config.min_matches:
                 continue
             kept, fit = kept + 1, True
+            made[source] += 1
             yield _Sample((zero, one), matches, source, group.fundamental(i, j))
             wanted = rng.random() < config.unrelated / (1 - config.unrelated)
             if wanted and before is not None and not before[1] & used:
