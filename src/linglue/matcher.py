@@ -18,7 +18,7 @@ from linglue.core.registry import Registry
 from linglue.errors import LinGlueError
 from linglue.features import DEFAULT_FEATURES, FRONT_ENDS, MAX_KEYPOINTS, RESIZE, make_extractor
 from linglue.features.base import Extractor
-from linglue.io.images import Image, ImageSource, Mask
+from linglue.io.images import Image, ImageSource, Mask, as_image
 from linglue.matching.baselines import MutualNearest, RatioTest
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.network.linglue import LinGlue, collate, matchable
@@ -86,7 +86,7 @@ class MatcherConfig:
             if ":" not in self.name:
                 raise
             raise LinGlueError(f"matcher {self.name!r} cannot be made of a MatcherConfig ({error})") from error
-        if not (hasattr(matcher, "match") and hasattr(matcher, "settings")):
+        if not hasattr(matcher, "match"):
             raise LinGlueError(f"matcher {self.name!r} made a {type(matcher).__name__}, expected a PairMatcher")
         return matcher
 
@@ -310,21 +310,16 @@ class Matcher:
     def _check(self, features: Features) -> None:
         if features.kind != self.kind:
             raise LinGlueError(f"features are of kind {features.kind!r}, this network was made for {self.kind!r}")
-        if features.dim != self.network.config.input_dim:
-            raise LinGlueError(
-                f"descriptors have {features.dim} entries, this network takes {self.network.config.input_dim}"
-            )
+        dim = self.network.config.input_dim
+        if features.dim != dim:
+            raise LinGlueError(f"descriptors have {features.dim} entries, this network takes {dim}")
 
 
 def _drawable(source: ImageSource | Features) -> Path | Image | None:
     """What can be opened again for drawing."""
-    if isinstance(source, str | Path):
-        return Path(source)
     if isinstance(source, Features):
         return None
-    from linglue.io.images import as_image
-
-    return as_image(source)
+    return Path(source) if isinstance(source, str | Path) else as_image(source)
 
 
 def _linglue(config: MatcherConfig) -> Matcher:

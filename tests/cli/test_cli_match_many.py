@@ -40,7 +40,7 @@ def test_all_pairs_of_a_folder(run, folder):
 @pytest.fixture
 def three(folder) -> Path:
     """Three images that can be matched, and what a run that nobody disturbed makes of them."""
-    cv2.imwrite(str(folder / "images/c.png"), cv2.imread(str(folder / "images/a.png"))[::-1])
+    cv2.imwrite(str(folder / "images/c.png"), np.asarray(cv2.imread(str(folder / "images/a.png")))[::-1])
     return folder
 
 
@@ -76,7 +76,7 @@ def test_a_killed_run_resumes(run, three):
 def test_only_changed_images_are_matched_again(run, three):
     command = ("match", three / "images", "-o", three / "out", *FEW, "--json")
     first = json.loads(run(*command).out)
-    image = cv2.imread(str(three / "images/c.png"))
+    image = np.asarray(cv2.imread(str(three / "images/c.png")))
     cv2.imwrite(str(three / "images/c.png"), np.ascontiguousarray(image[:-30]))
     again = json.loads(run(*command).out)
     assert first["kept"] == 0 and again["kept"] == 1

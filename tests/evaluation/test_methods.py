@@ -74,6 +74,7 @@ def test_adalam_reads_orientations() -> None:
     rng = np.random.default_rng(3)
     spread = rng.uniform(0, 2 * np.pi, 300).astype(np.float32)
     counts = []
+    assert features0.oris is not None
     for oris0, oris1 in ((features0.oris, (features0.oris + np.pi / 2) % (2 * np.pi)), (features0.oris, spread)):
         first, second = (
             Features(keypoints=k, descriptors=features0.descriptors, image_size=s, scales=features0.scales, oris=o)
@@ -156,7 +157,7 @@ def test_methods_with_the_same_features_are_measured_together(
     assert groups == [("sift", ["mnn", "sift:ratio"]), ("linpoint", ["linpoint:mnn"])]
     assert list(prepared.missing) == ["xfeat:lightglue"]
     with pytest.raises(LinGlueError, match=r"front-end|weights"):
-        prepare(["mnn"], ExtractConfig("aliked", tmp_path / "none.pth"))
+        prepare(["mnn"], ExtractConfig("aliked", Path("none.pth")))
 
 
 def test_colmaps_matcher_finds_the_identity_and_survives_little_input() -> None:

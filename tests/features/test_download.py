@@ -81,8 +81,10 @@ def cache(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def aliked(server, cache, monkeypatch) -> FrontEnd:
     """The facts of aliked with an address on this machine; the command sees them, too."""
+    known = FRONT_ENDS["aliked"].download
+    assert known is not None
     download = replace(
-        FRONT_ENDS["aliked"].download,
+        known,
         url=f"http://127.0.0.1:{server.server_port}/weights.pth",
         sha256=hashlib.sha256(CONTENT).hexdigest(),
     )

@@ -24,9 +24,9 @@ def net() -> LinPointNet:
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 1.0
     with torch.no_grad():
-        net.heat[2].weight.mul_(6)
+        net.get_parameter("heat.2.weight").mul_(6)
         net.trust.weight.mul_(6)
-        net.offsets[2].weight.normal_(0, 0.1)
+        net.get_parameter("offsets.2.weight").normal_(0, 0.1)
         net.train()(torch.from_numpy(data.camera()).float()[None, None] / 255)
     return net.eval()
 

@@ -17,6 +17,7 @@ def blob(x: float, y: float, sigma: float = 5.0, size: tuple[int, int] = (160, 1
 
 def places(features: Features) -> set[tuple[float, ...]]:
     """x, y and scale of the keypoints; those of several orientations once."""
+    assert features.scales is not None
     return set(map(tuple, np.column_stack([features.keypoints, features.scales]).tolist()))
 
 
@@ -27,7 +28,7 @@ def test_a_blob_is_found_at_its_centre(centre):
 
 
 def test_scale_is_a_diameter_in_original_pixels():
-    small, large = (Sift().extract(blob(60, 50, sigma)).strongest(1).scales[0] for sigma in (3, 6))
+    small, large = (np.ravel(Sift().extract(blob(60, 50, sigma)).strongest(1).scales)[0] for sigma in (3, 6))
     assert large / small == pytest.approx(2, rel=0.1)
     assert small == pytest.approx(2 * 3 / np.sqrt(2) * 1.22, rel=0.25)
 
@@ -39,6 +40,7 @@ def test_orientation_is_radians_from_x_towards_y():
     height = camera.shape[0]
     expected = np.stack([height - 1 - upright.keypoints[:, 1], upright.keypoints[:, 0]], axis=1)
     gaps = np.linalg.norm(expected[:, None] - turned.keypoints[None], axis=2)
+    assert turned.oris is not None and upright.oris is not None
     turn = turned.oris[None] - upright.oris[:, None] - np.pi / 2
     apart = np.abs((turn + np.pi) % (2 * np.pi) - np.pi)
     found = ((gaps < 0.5) & (apart < 0.1)).any(axis=1)

@@ -99,6 +99,8 @@ def test_colmaps_own_sift_is_what_opencv_finds(tmp_path, images, pair):
     index0, index1 = index0[similar > 0.95], index1[similar > 0.95]
     assert len(index0) > 1000
     assert np.abs(np.median(theirs.keypoints[index0] - ours.keypoints[index1], axis=0)).max() < 0.02
+    assert ours.scales is not None and theirs.scales is not None
+    assert ours.oris is not None and theirs.oris is not None
     assert np.median(theirs.scales[index0] / ours.scales[index1]) == pytest.approx(1, abs=0.03)
     turn = (theirs.oris[index0] - ours.oris[index1] + np.pi) % (2 * np.pi) - np.pi
     assert np.abs(np.percentile(turn, [25, 50, 75])).max() < 0.05

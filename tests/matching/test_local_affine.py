@@ -90,6 +90,7 @@ def test_identical_images_with_several_keypoints_at_one_place():
     random = torch.Generator().manual_seed(3)
     again = torch.randint(0, 600, (100,), generator=random)
     index = torch.cat([torch.arange(600), again])
+    assert scene.view0.oris is not None and scene.view0.scales is not None
     oris = torch.cat([scene.view0.oris, scene.view0.oris[again] + 2])
     view = Keypoints(scene.view0.points[index], SIZE, scene.view0.scales[index], oris)
     x = torch.cat([scene.x0, torch.nn.functional.normalize(torch.randn(100, 32, generator=random), dim=1)])
@@ -134,6 +135,7 @@ def test_orientation_differences_wrap_around():
     scene = make_scene(200, 0)
     random = torch.Generator().manual_seed(0)
     turns = 2 * math.pi * torch.randint(-3, 4, (200,), generator=random)
+    assert scene.view1.oris is not None
     view1 = Keypoints(scene.view1.points, SIZE, scene.view1.scales, scene.view1.oris + turns)
     found = filtered_matches(scene.view0, view1, *nearest_both_ways(scene.x0, scene.x1), CONFIG)
     assert sorted_pairs(found.pairs) == sorted_pairs(run(scene).pairs)

@@ -48,7 +48,7 @@ def test_rotated_images_are_undistorted_upright(model, tmp_path):
     assert export_undistorted(model, images, tmp_path / "out") == 3
     flat = pycolmap.Reconstruction(tmp_path / "out" / "sparse" / "0")
     for name in images:
-        image = cv2.imread(str(tmp_path / "out" / "images" / name))
+        image = np.asarray(cv2.imread(str(tmp_path / "out" / "images" / name)))
         upright = flat.find_image_with_name(name).camera
         assert image.shape[:2] == (upright.height, upright.width)
         assert image[: upright.height // 3].mean() < 20 < image[-upright.height // 3 :].mean()

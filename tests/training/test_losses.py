@@ -177,4 +177,5 @@ def test_candidates_off_the_line_lose():
     """A keypoint whose partner nobody knows: what geometry excludes becomes less likely, what it allows does not."""
     found = scored([[0, 0], [0, 1]], [1.0, 1.0], (1, 2))
     voting_loss([found], torch.tensor([-2]), torch.tensor([-2, -2]), lambda listed: listed[:, 1] == 1).backward()
-    assert found.logits[0].grad[1] > 0 >= found.logits[0].grad[0]
+    slope = found.logits[0].grad
+    assert slope is not None and slope[1] > 0 >= slope[0]

@@ -139,7 +139,7 @@ def test_resumes_and_makes_again_what_changed(data: Path, tmp_path: Path) -> Non
     assert predictions.make(pairs, mnn) == 0
     before = predictions.load(pairs, "mnn")
     assert predictions.make(pairs, {"ratio": MatcherConfig("ratio"), **mnn}) == 2
-    changed = cv2.imread(str(pairs[0].image1))[:, ::-1]
+    changed = np.asarray(cv2.imread(str(pairs[0].image1)))[:, ::-1]
     cv2.imwrite(str(pairs[0].image1), changed)
     assert predictions.make(pairs, mnn) == 1  # only the pair of the image whose content is another now
     after = predictions.load(pairs, "mnn")

@@ -57,6 +57,7 @@ def test_position_loss_vanishes_where_the_heat_has_its_mean_and_pulls_it_there()
     wrong = (-((x - 8) ** 2 + (y - 8) ** 2) / 2)[None].requires_grad_()
     loss = position_loss(wrong, image, true)
     loss.backward()
+    assert wrong.grad is not None
     assert position_loss((wrong - wrong.grad).detach(), image, true) < loss
     assert float(position_loss(right[None], image[:0], true[:0])) == 0
 

@@ -106,7 +106,7 @@ def test_pairs_map_as_the_renderer_says(root, rendered):
     points = grid_points(*SIZE, 60)
     mapped, visible = pair.one_from_zero(points)
     exact, exactly_visible = DepthMapper(a, b, sure, sure)(points)
-    unknown = np.isnan(mapped).any(axis=1)
+    unknown = np.asarray(np.isnan(mapped).any(axis=1))
     assert unknown[points[:, 1] < 19].all()
     assert unknown[points[:, 1] > 20].mean() < 0.15  # edges, and what falls on the unknown rows
     known = ~unknown

@@ -67,13 +67,9 @@ def evaluate(
     for folder in map(Path, planes):
         name = folder.resolve().name
         found = homography.evaluate(folder, methods, work / name, extract, estimators=["poselib"]).summary["overall"]
-        summary[name] = {
-            _plain(method): {
-                **values,
-                "repeatability": mean_repeatability(folder, work / name, methods[method].extract),
-            }
-            for method, values in found.items()
-        }
+        for method, values in found.items():
+            repeated = mean_repeatability(folder, work / name, methods[method].extract)
+            summary.setdefault(name, {})[_plain(method)] = {**values, "repeatability": repeated}
     for name, folders in scenes.items():
         found = list(pose.evaluate(folders, methods, work / "scenes", extract, max_gap=max_gap).summary.values())[-1]
         summary[name] = {_plain(method): values for method, values in found.items()}
