@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib
 import json
 import math
 import statistics
@@ -133,7 +134,7 @@ def _plain_nearest(a: Features, b: Features) -> tuple[Any, Any]:
 def _faiss_nearest() -> Run:
     """The same by FAISS's exhaustive search."""
     try:
-        import faiss
+        faiss = importlib.import_module("faiss")
     except ImportError:
         raise LinGlueError("faiss is not installed") from None
     faiss.omp_set_num_threads(torch.get_num_threads())
