@@ -11,7 +11,7 @@ from linglue.errors import LinGlueError
 from linglue.evaluation import figures, suite
 from linglue.evaluation.methods import prepare
 from linglue.evaluation.report import write_html, write_markdown
-from linglue.evaluation.result import Result, Table
+from linglue.evaluation.result import Result, Table, write_csv
 from linglue.evaluation.standings import standings
 from linglue.evaluation.store import Predictions, predict
 from linglue.evaluation.tasks import homography
@@ -52,6 +52,11 @@ def test_the_page_has_all_inside(result: Result, tmp_path: Path) -> None:
 def test_a_result_survives_a_file(result: Result, tmp_path: Path) -> None:
     result.save(tmp_path / "r.json")
     assert Result.load(tmp_path / "r.json").text() == result.text()
+
+
+def test_rows_of_different_tasks_share_a_file(tmp_path: Path) -> None:
+    write_csv(tmp_path / "rows.csv", [{"task": "a", "mma": 1}, {"task": "b", "inliers": 2}])
+    assert (tmp_path / "rows.csv").read_text().split() == ["task,mma,inliers", "a,1,", "b,,2"]
 
 
 def test_pictures_of_a_pair(folder: Path, result: Result, tmp_path: Path) -> None:

@@ -241,13 +241,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One line per row, columns in the order of the first row's keys.
+    """One line per row, columns in the order in which the rows first name them; empty where a row lacks one.
 
     Args:
         path: of the file.
-        rows: with the same keys.
+        rows: values by column.
     """
+    columns = list(dict.fromkeys(name for row in rows for name in row))
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
+        writer = csv.DictWriter(file, fieldnames=columns)
         writer.writeheader()
         writer.writerows(rows)
