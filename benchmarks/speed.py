@@ -8,14 +8,16 @@ All methods take turns in one process, so that whatever else the machine does hi
 longer than --longest at a size, by its growth so far, is not run there: the number is extrapolated and marked with ~.
 With --json the results so far are kept in that file, and a second run continues where the first one ended. On a machine
 that is not quiet, --clock cpu with --threads 1 compares seconds of work instead of seconds on the clock. Peers' weights
-come from LINGLUE_PEERS. Each method gets the features it was made for: sift for linglue, adalam, colmap-sift and the
-nearest neighbours alone, aliked for LightGlue, superpoint for SuperGlue.
+come from LINGLUE_PEERS. Each method gets the features it was made for: linpoint for linglue (its default: no layers,
+learned consensus) and the nearest neighbours alone, sift for linglue-geo (the network, filter, consensus, completion),
+adalam and colmap-sift, aliked for LightGlue, superpoint for SuperGlue. FAISS takes part where it is installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib
 import json
 import math
 import statistics
@@ -32,15 +34,29 @@ import torch
 from linglue.errors import LinGlueError
 from linglue.features.registry import make_extractor
 from linglue.matcher import MatcherConfig, PairMatcher
-from linglue.matching.nearest import nearest_both_ways
+from linglue.matching.nearest import nearest_k
 from linglue.types import Features, ImageSize
 
 SIZES = (1024, 2048, 4096, 8192)
 SIZE = ImageSize(1600, 1200)
 WARM_UP = 256  # keypoints of the run that loads libraries
-DIMS = {"sift": 128, "aliked": 128, "superpoint": 256}
-FEATURES = {"lightglue": "aliked", "lightglue-full": "aliked", "superglue": "superpoint", "superglue-10": "superpoint"}
-METHODS = ("linglue", "nearest", "matmul-topk", "adalam", "colmap-sift", *FEATURES)
+DIMS = {"linpoint": 64, "sift": 128, "aliked": 128, "superpoint": 256}
+FEATURES = {
+    "linglue": "linpoint",
+    "linglue-geo": "sift",
+    "nearest": "linpoint",
+    "matmul-topk": "linpoint",
+    "faiss": "linpoint",
+    "adalam": "sift",
+    "colmap-sift": "sift",
+    "lightglue": "aliked",
+    "lightglue-full": "aliked",
+    "superglue": "superpoint",
+    "superglue-10": "superpoint",
+}
+METHODS = tuple(FEATURES)
+NEIGHBOURS = 5  # of each descriptor, as many as the learned consensus asks for
+MARK = "<!-- {} speed -->"  # around the tables in the document that --docs names
 SLOW = ("lightglue-full", "superglue")  # left out by --quick
 Run = Callable[[Features, Features], Any]
 Pairs = Callable[[str, int], tuple[Features, Features] | None]
@@ -96,11 +112,13 @@ def real_pairs(images: list[str]) -> Pairs:
 def make_run(method: str) -> Run:
     """What matches two feature sets by `method`."""
     if method == "nearest":
-        return lambda a, b: nearest_both_ways(torch.from_numpy(a.descriptors), torch.from_numpy(b.descriptors))
+        return lambda a, b: nearest_k(torch.from_numpy(a.descriptors), torch.from_numpy(b.descriptors), NEIGHBOURS)
     if method == "matmul-topk":
         return _plain_nearest
-    name = "lightglue" if method == "lightglue-full" else method
-    matcher: PairMatcher = MatcherConfig(name=name, features=FEATURES.get(method, "sift")).build()
+    if method == "faiss":
+        return _faiss_nearest()
+    name = {"lightglue-full": "lightglue", "linglue-geo": "linglue"}.get(method, method)
+    matcher: PairMatcher = MatcherConfig(name=name, features=FEATURES[method]).build()
     if method == "lightglue-full":  # every layer for every keypoint
         conf = matcher.net.conf  # type: ignore[attr-defined]
         conf.depth_confidence = conf.width_confidence = -1
@@ -108,9 +126,19 @@ def make_run(method: str) -> Run:
 
 
 def _plain_nearest(a: Features, b: Features) -> tuple[Any, Any]:
-    """The two nearest both ways without blocks: the whole matrix, then topk."""
+    """The nearest both ways without blocks: the whole matrix, then topk."""
     similarity = torch.from_numpy(a.descriptors) @ torch.from_numpy(b.descriptors).T
-    return similarity.topk(2, dim=1), similarity.topk(2, dim=0)
+    return similarity.topk(NEIGHBOURS, dim=1), similarity.topk(NEIGHBOURS, dim=0)
+
+
+def _faiss_nearest() -> Run:
+    """The same by FAISS's exhaustive search."""
+    try:
+        faiss = importlib.import_module("faiss")
+    except ImportError:
+        raise LinGlueError("faiss is not installed") from None
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    return lambda a, b: [faiss.knn(x.descriptors, y.descriptors, NEIGHBOURS) for x, y in ((a, b), (b, a))]
 
 
 def measure(run: Run, pair: tuple[Features, Features], clock: Callable[[], float]) -> tuple[float, int]:
@@ -152,7 +180,7 @@ def run_all(arguments: argparse.Namespace, cells: dict[str, dict[str, Any]], pai
     for method in arguments.methods:
         try:
             runs[method] = make_run(method)
-            measure(runs[method], random_pair(FEATURES.get(method, "sift"), WARM_UP), clock)
+            measure(runs[method], random_pair(FEATURES[method], WARM_UP), clock)
         except LinGlueError as error:
             print(f"{method} is left out: {error}", file=sys.stderr)
             runs.pop(method, None)
@@ -165,7 +193,7 @@ def run_all(arguments: argparse.Namespace, cells: dict[str, dict[str, Any]], pai
                 continue
             if wanted is not None and wanted > arguments.longest:
                 cells[f"{method}@{size}"] = _cell(method, size, wanted, None, 0)
-            elif pair := pairs(FEATURES.get(method, "sift"), size):
+            elif pair := pairs(FEATURES[method], size):
                 ready[method], samples[method] = pair, []
         for _ in range(arguments.repeats):
             for method, pair in ready.items():
@@ -216,6 +244,21 @@ def _seconds(cell: dict[str, Any] | None, ours: dict[str, Any] | None) -> str:
     return f"{'~' if cell['extrapolated'] else ''}{cell['seconds']:.3f}{ratio}"
 
 
+def write_tables(path: Path, text: str) -> None:
+    """Replace what is between the marks in a document.
+
+    Args:
+        path: of the document.
+        text: what takes its place.
+    """
+    start, end = (MARK.format(word) for word in ("begin", "end"))
+    before, _, rest = path.read_text(encoding="utf-8").partition(start)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise SystemExit(f"{path}: expected {start} and {end}")
+    path.write_text(f"{before}{start}\n{text}\n{end}{after}", encoding="utf-8")
+
+
 def plot(cells: dict[str, dict[str, Any]], path: Path) -> None:
     """Seconds against keypoints, both logarithmic; extrapolated points are hollow."""
     import matplotlib
@@ -248,6 +291,7 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=60, help="seconds; what would take longer is extrapolated")
     parser.add_argument("--images", nargs=2, metavar="IMAGE", help="real features of these two instead of random ones")
     parser.add_argument("--json", type=Path, help="keep the results here, and continue from what is there")
+    parser.add_argument("--docs", type=Path, help="write the tables between the marks of this document")
     parser.add_argument("--plot", type=Path, help="log-log plot, as PNG or SVG")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -258,10 +302,15 @@ def main() -> None:
     if arguments.json and arguments.json.exists():
         cells = json.loads(arguments.json.read_text())
     run_all(arguments, cells, real_pairs(arguments.images) if arguments.images else random_pair)
-    print(
-        f"{arguments.threads} thread(s), {arguments.clock} clock, medians of {arguments.repeats}, ~ is extrapolated\n"
-    )
-    print(tables(cells))
+    clock = {"cpu": "seconds of CPU work", "wall": "seconds on the clock"}[arguments.clock]
+    features = f"features of {' and '.join(arguments.images)}" if arguments.images else "random features"
+    repeats = sorted({c["repeats"] for c in cells.values()} - {0})
+    runs = "one run" if repeats == [1] else f"medians of {' or '.join(map(str, repeats))} runs"
+    text = f"{arguments.threads} thread(s), {clock}, {features}, {runs}; ~ is extrapolated.\n\n"
+    text += tables(cells)
+    print(text)
+    if arguments.docs:
+        write_tables(arguments.docs, text)
     if arguments.plot:
         plot(cells, arguments.plot)
 

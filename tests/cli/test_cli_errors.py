@@ -1,5 +1,6 @@
 """Bad input: exit code 1, one line on standard error that names the file, no traceback, nothing written."""
 
+import os
 import re
 import subprocess
 import sys
@@ -143,3 +144,17 @@ def test_no_traceback_in_a_process_of_its_own(bad, images):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1 and done.stdout == ""
     assert re.fullmatch(r"linglue match: \S+text\.jpg: [^\n]+\n", done.stderr)
+
+
+def test_a_line_break_in_a_name_does_not_break_the_line(bad, run):
+    done = run("match", bad / "two\nlines.jpg", bad / "good.npz")
+    assert done.code == 1 and done.err.count("\n") == 1 and r"two\nlines.jpg: no such" in done.err
+
+
+def test_names_that_the_terminal_cannot_show(images, tmp_path):
+    odd = tmp_path / "ä€.jpg"
+    odd.write_bytes(images[0].read_bytes())
+    command = [sys.executable, "-m", "linglue", "extract", str(odd), "-o", str(tmp_path / "odd.npz")]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and not done.stderr and r"\xe4\u20ac.jpg" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import signal
@@ -98,6 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         What argparse refuses ends the process with 2.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    for stream in (sys.stdout, sys.stderr):  # names need not be in the terminal's alphabet, nor be text at all
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     chosen = next((a for a in arguments if a in COMMANDS), None)
     name = f"linglue {chosen}" if chosen else "linglue"
     try:
@@ -162,8 +166,8 @@ def _check_paths(options: argparse.Namespace) -> None:
                 raise LinGlueError(f"{picture}: lies in the input folder {folder}, expected a picture elsewhere")
 
 
-def _failed(line: str, code: int) -> int:
-    print(line, file=sys.stderr)
+def _failed(text: str, code: int) -> int:
+    print(*text.splitlines(), sep="\\n", file=sys.stderr)  # one line, whatever names of files contain
     return code
 
 

@@ -55,9 +55,10 @@ class Side:
         return found
 
 
-def chunks(count: int) -> Iterator[slice]:
-    """Slices of at most CHUNK that cover `count` candidates."""
-    return (slice(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK))
+def chunks(count: int, size: int | None = None) -> Iterator[slice]:
+    """Slices of at most `size` candidates, CHUNK if it is not given, that cover `count`."""
+    size = size or CHUNK
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
 def nearest_voters(points: Tensor, places: Tensor, ranks: list[int]) -> tuple[Tensor, Tensor]:
@@ -132,6 +133,10 @@ class Surroundings:
             claimed.append(scale1.index_select(0, pairs[:, 1]) - scale0.index_select(0, pairs[:, 0]))  # (E,)
         flat = self.voters.flatten()
         self.claims = [(claim, self._of_voters(claim.index_select(0, voters), flat)) for claim in claimed]
+
+    def new_fits(self, kernels: int) -> list[Tensor]:
+        """(c, K, kernels) per chunk of candidates, one behind the other in memory, not filled."""
+        return list(self.relative.new_empty(len(self.owner), self.shape[1], kernels).split(CHUNK))
 
     @torch.no_grad()
     def describe(self, part: slice) -> Tensor:

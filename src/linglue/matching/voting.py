@@ -53,6 +53,7 @@ UNLIKELY = 0.02  # winners of the first look that score less do not count for th
 POWERS = (1, 2, 4)  # of scores, whose sums tell related images from unrelated ones: many matches, and sure ones
 PACE = 10.0  # by how much faster than others the weights of these sums learn: few pairs are unrelated
 MIN_SCORE = 0.2  # for pose estimation
+STATES = 8192  # candidates whose states move on at a time: memory does not grow with their number
 
 
 @dataclass(frozen=True)
@@ -238,15 +239,18 @@ class _Look(nn.Module):
 
     def _side(self, around: Surroundings) -> Side:
         """Which voters each keypoint of an image has, and how they fit its candidates."""
-        first, second = cast(nn.Linear, self.fits[0]), self.fits[2]
+        first, second = (cast(nn.Linear, self.fits[k]) for k in (0, 2))
         # Columns of what the features do not know, like their scale, would be multiplied by zeros.
         known = slice(None) if len(around.columns) == EDGE else around.columns
         weight = first.weight[:, known]
-        fits = []
-        for part in chunks(len(around.owner)):
+        fits = around.new_fits(second.out_features)
+        for number, part in enumerate(chunks(len(around.owner))):
             edges = around.describe(part)  # (columns, c, K)
             hidden = F.relu_(F.linear(edges.flatten(1).T, weight, first.bias))  # (c·K, kernels)
-            fits.append(F.relu_(second(hidden)).view(*edges.shape[1:], -1))
+            if torch.is_grad_enabled():
+                fits[number] = F.relu_(second(hidden)).view_as(fits[number])
+            else:
+                torch.addmm(second.bias, hidden, second.weight.T, out=fits[number].flatten(0, 1)).relu_()
         ends = torch.stack([plane.T for plane in (*around.offset, *around.away)])  # (4, K, N)
         return Side(around.owner, around.voters, around.valid, ends, around.kernel.T.contiguous(), around.place, fits)
 
@@ -272,12 +276,15 @@ class _Round(nn.Module):
         belief = self.belief(voices).sigmoid()[:, 0]  # (V,)
         whole = whole_motion(scene, voters, belief.detach())  # (E, WHOLE)
         motions = [local_motion(side, belief, voters) for side in sides]  # (N, 7), (M, 7)
-        tables = [self._weights_of_voters(weights, side) for side in sides]  # (N, K·kernels), (M, K·kernels)
-        heard = []
-        for side, motion, table in zip(sides, motions, tables, strict=True):
-            fit = against_motion(side.place, motion.index_select(0, side.owner))  # (E, LOCAL)
-            heard.append(self.votes(torch.cat([side.votes(table), fit, whole], dim=1)))  # (E, W)
-        state = state + self.update(torch.cat([state, heard[0] + heard[1]], dim=1))
+        votes = [side.votes(self._weights_of_voters(weights, side)) for side in sides]  # (E, kernels) each
+        states = []
+        for part in chunks(len(state), STATES):
+            heard = state.new_zeros(())
+            for side, motion, vote in zip(sides, motions, votes, strict=True):
+                fit = against_motion(side.place[part], motion.index_select(0, side.owner[part]))  # (c, LOCAL)
+                heard = heard + self.votes(torch.cat([vote[part], fit, whole[part]], dim=1))  # (c, W)
+            states.append(state[part] + self.update(torch.cat([state[part], heard], dim=1)))
+        state = torch.cat(states)  # (E, W)
         return state, self.logit(state)[:, 0], [motion[:, :2] for motion in motions]
 
     @staticmethod
@@ -285,7 +292,8 @@ class _Round(nn.Module):
         """(N, K·kernels) for the mean over the voters of each keypoint, from (V, kernels)."""
         count = side.voters.shape[1]
         found = weights.index_select(0, side.voters.flatten()).view(*side.voters.shape, -1)  # (N, K, kernels)
-        return (found * (side.valid / count)[..., None]).flatten(1)
+        share = (side.valid / count)[..., None]
+        return (found * share if torch.is_grad_enabled() else found.mul_(share)).flatten(1)
 
 
 def _winners(candidates: Candidates, scores: Tensor) -> Tensor:
