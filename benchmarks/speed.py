@@ -10,7 +10,8 @@ With --json the results so far are kept in that file, and a second run continues
 that is not quiet, --clock cpu with --threads 1 compares seconds of work instead of seconds on the clock. Peers' weights
 come from LINGLUE_PEERS. Each method gets the features it was made for: linpoint for linglue (its default: no layers,
 learned consensus) and the nearest neighbours alone, sift for linglue-geo (the network, filter, consensus, completion),
-adalam and colmap-sift, aliked for LightGlue, superpoint for SuperGlue. FAISS takes part where it is installed.
+adalam and colmap-sift, aliked for LightGlue, superpoint for SuperGlue. FAISS takes part where it is installed; gemm is
+the floor of exact nearest neighbours, all inner products and nothing else.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import torch
 from linglue.errors import LinGlueError
 from linglue.features.registry import make_extractor
 from linglue.matcher import MatcherConfig, PairMatcher
-from linglue.matching.nearest import nearest_k
+from linglue.matching.nearest import BLOCK_COLUMNS, BLOCK_ROWS, nearest_k
 from linglue.types import Features, ImageSize
 
 SIZES = (1024, 2048, 4096, 8192)
@@ -45,6 +46,7 @@ FEATURES = {
     "linglue": "linpoint",
     "linglue-geo": "sift",
     "nearest": "linpoint",
+    "gemm": "linpoint",
     "matmul-topk": "linpoint",
     "faiss": "linpoint",
     "adalam": "sift",
@@ -56,7 +58,7 @@ FEATURES = {
 }
 METHODS = tuple(FEATURES)
 NEIGHBOURS = 5  # of each descriptor, as many as the learned consensus asks for
-MARK = "<!-- {} speed -->"  # around the tables in the document that --docs names
+MARK = "<!-- {} {} -->"  # around the tables in the document that --docs names
 SLOW = ("lightglue-full", "superglue")  # left out by --quick
 Run = Callable[[Features, Features], Any]
 Pairs = Callable[[str, int], tuple[Features, Features] | None]
@@ -115,6 +117,8 @@ def make_run(method: str) -> Run:
         return lambda a, b: nearest_k(torch.from_numpy(a.descriptors), torch.from_numpy(b.descriptors), NEIGHBOURS)
     if method == "matmul-topk":
         return _plain_nearest
+    if method == "gemm":
+        return _product
     if method == "faiss":
         return _faiss_nearest()
     name = {"lightglue-full": "lightglue", "linglue-geo": "linglue"}.get(method, method)
@@ -129,6 +133,14 @@ def _plain_nearest(a: Features, b: Features) -> tuple[Any, Any]:
     """The nearest both ways without blocks: the whole matrix, then topk."""
     similarity = torch.from_numpy(a.descriptors) @ torch.from_numpy(b.descriptors).T
     return similarity.topk(NEIGHBOURS, dim=1), similarity.topk(NEIGHBOURS, dim=0)
+
+
+def _product(a: Features, b: Features) -> None:
+    """The floor of exact nearest neighbours: all inner products, block by block, of which nothing is kept."""
+    x, y = torch.from_numpy(a.descriptors), torch.from_numpy(b.descriptors)
+    for left in x.split(BLOCK_ROWS):
+        for right in y.split(BLOCK_COLUMNS):
+            torch.mm(left, right.T)
 
 
 def _faiss_nearest() -> Run:
@@ -244,14 +256,15 @@ def _seconds(cell: dict[str, Any] | None, ours: dict[str, Any] | None) -> str:
     return f"{'~' if cell['extrapolated'] else ''}{cell['seconds']:.3f}{ratio}"
 
 
-def write_tables(path: Path, text: str) -> None:
+def write_tables(path: Path, name: str, text: str) -> None:
     """Replace what is between the marks in a document.
 
     Args:
         path: of the document.
+        name: of the marks.
         text: what takes its place.
     """
-    start, end = (MARK.format(word) for word in ("begin", "end"))
+    start, end = (MARK.format(word, name) for word in ("begin", "end"))
     before, _, rest = path.read_text(encoding="utf-8").partition(start)
     _, found, after = rest.partition(end)
     if not found:
@@ -292,6 +305,7 @@ def main() -> None:
     parser.add_argument("--images", nargs=2, metavar="IMAGE", help="real features of these two instead of random ones")
     parser.add_argument("--json", type=Path, help="keep the results here, and continue from what is there")
     parser.add_argument("--docs", type=Path, help="write the tables between the marks of this document")
+    parser.add_argument("--mark", default="speed", help="name of these marks: <!-- begin NAME -->, <!-- end NAME -->")
     parser.add_argument("--plot", type=Path, help="log-log plot, as PNG or SVG")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -310,7 +324,7 @@ def main() -> None:
     text += tables(cells)
     print(text)
     if arguments.docs:
-        write_tables(arguments.docs, text)
+        write_tables(arguments.docs, arguments.mark, text)
     if arguments.plot:
         plot(cells, arguments.plot)
 

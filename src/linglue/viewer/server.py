@@ -239,6 +239,8 @@ class Viewer(Page):
 
 def start_server(host: str, port: int, label: str) -> Any:
     """A viser server that listens at host and port under a label; a port in use is an error."""
+    if not 0 <= port <= 65535:
+        raise LinGlueError(f"port is {port}, expected 0 to 65535")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
