@@ -3,7 +3,8 @@
 python benchmarks/training_curves.py [--add MODEL LOG]
 
 docs/training/MODEL.csv has a row per validation: the steps of all runs one after the other, and what each scored. With
-`--add` the log.csv of a finished run is put behind what is there, its steps counted from the last one on.
+`--add` the log.csv of a finished run is put behind what is there, its steps counted from the last one on. Runs may have
+different validation pairs, so a line ends where its run does.
 """
 
 from __future__ import annotations
@@ -27,12 +28,11 @@ def add(model: str, log: Path) -> None:
     """
     path = DOCS / "training" / f"{model}.csv"
     before = read_rows(path)
-    start = before[-1]["step"] if before else 0.0
-    rows = [
-        {"step": start + row["step"]} | {k: round(v, 4) for k, v in row.items() if k.rpartition("/")[2] in SHOWN}
-        for row in read_rows(log)
-        if row["step"] > 0 or not before
-    ]
+    start, run = (before[-1]["step"], before[-1]["run"] + 1) if before else (0.0, 1.0)
+    rows = []
+    for row in read_rows(log):
+        scores = {name: round(value, 4) for name, value in row.items() if name.rpartition("/")[2] in SHOWN}
+        rows.append({"run": run, "step": start + row["step"], **scores})
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
@@ -47,12 +47,16 @@ def draw(picture: Path) -> None:
     figure = Figure(figsize=(4 * len(logs), 3.6), layout="constrained")
     for axes, log in zip(figure.subplots(1, len(logs), squeeze=False)[0], logs, strict=True):
         rows = read_rows(log)
-        for name in (n for n in rows[0] if n != "step"):
+        names = [n for n in rows[0] if n.endswith("/average_precision") or n.startswith("validation/")]
+        for number, name in enumerate(names):
             source, _, score = name.rpartition("/")
-            if score == "average_precision" or source == "validation":
-                label = score if source == "validation" else f"{source}: average precision"
-                axes.plot([r["step"] for r in rows], [r[name] for r in rows], marker=".", label=label)
+            label = score if source == "validation" else f"{source}: average precision"
+            for run in sorted({row["run"] for row in rows}):
+                part = [row for row in rows if row["run"] == run]
+                shown = {"label": label} if run == rows[0]["run"] else {}
+                axes.plot([r["step"] for r in part], [r[name] for r in part], f"C{number}.-", **shown)
         axes.set(title=log.stem, xlabel="step")
+        axes.locator_params(axis="x", nbins=5)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     figure.savefig(picture, dpi=110)
