@@ -1,6 +1,6 @@
 """docs/accuracy.md: pose on held-out scenes, extreme views, and how honest scores are; sections of `linglue eval all`.
 
-    python benchmarks/accuracy.py SCENES [--data DATA] [-o WORK] [--quick] [--docs FILE]
+    python benchmarks/accuracy.py SCENES [--data DATA] [-o WORK] [--quick] [--workers N] [--without METHOD …] [--docs FILE]
 
 SCENES is a folder of scenes that benchmarks/pose_scenes.py made, DATA the one with evd/. The same as
 `linglue eval all --only scenes planes scores`, in a document of its own; what is in WORK is not measured again.
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from linglue.core.atomic import atomic_path
+from linglue.core.pool import Pool
 from linglue.evaluation.report import TITLES, about
 from linglue.evaluation.sections import Suite
 from linglue.evaluation.suite import DATA, run, stamps, write_suite
@@ -34,9 +35,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(os.environ.get(DATA, "../shared/data")))
     parser.add_argument("-o", "--work", type=Path, default=Path("linglue-eval-all"))
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--without", nargs="+", default=(), metavar="METHOD", help="leave out, e.g. what takes hours")
     parser.add_argument("--docs", type=Path)
     options = parser.parse_args()
-    suite = Suite(options.data, options.work, options.quick, scenes=options.scenes)
+    suite = Suite(
+        options.data, options.work, options.quick, Pool(options.workers), options.scenes, without=tuple(options.without)
+    )
     results, failed = run(suite, SECTIONS)
     write_suite(suite, results)
     parts = [HEAD.strip(), *about(stamps(suite, SECTIONS), options.quick)]

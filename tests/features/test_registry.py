@@ -66,7 +66,7 @@ def test_a_class_of_another_package_is_a_front_end():
         ("surf", "'surf', expected linpoint, sift, superpoint, aliked, disk, or package:Name"),
         ("no_such_package:Name", "no_such_package:Name.*cannot be loaded"),
         (f"{__name__}:Absent", "Absent.*cannot be loaded"),
-        (f"{__name__}:NO_CLASS", "NO_CLASS is 3, expected a subclass"),
+        (f"{__name__}:NO_CLASS", "NO_CLASS' is of type int, expected a class or function"),
         (f"{__name__}:Unfinished", "Unfinished lacks dim, licence, detect, expected kind, dim, licence and detect"),
     ],
 )

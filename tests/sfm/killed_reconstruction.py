@@ -47,7 +47,7 @@ def main() -> None:
     images, work = (Path(argument) for argument in sys.argv[1:])
     generator, kills = random.Random(0), 0
     # First too little time to finish on any machine; then ever more, so that slow ones are killed in every stage too.
-    while not attempt(images, work, generator.uniform(0.02, 0.25 * max(1.0, 1.3 ** (kills - KILLS)))):
+    while not attempt(images, work, generator.uniform(0.02, 0.12 * max(1.0, 1.3 ** (kills - KILLS)))):
         kills += 1
     registered = read_summary(Workspace(work).summary).model.registered
     print(json.dumps({"kills": kills, "registered": registered}))

@@ -60,5 +60,5 @@ def _load(kind: str, target: str) -> Any:
         why = " ".join(str(error).split()) or type(error).__name__
         raise LinGlueError(f"{kind} {target!r} cannot be loaded ({why}), expected an importable module:Name") from error
     if not callable(found):
-        raise LinGlueError(f"{kind} {target!r} is a {type(found).__name__}, expected a class or function")
+        raise LinGlueError(f"{kind} {target!r} is of type {type(found).__name__}, expected a class or function")
     return found

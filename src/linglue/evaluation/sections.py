@@ -77,6 +77,7 @@ class Suite:
         scenes: folder of held-out scenes with known poses (images/, gt/, pairs.txt); None: LINGLUE_SCENES, or
             pose_scenes of the data.
         networks: folder of networks for the ablation besides those in the package.
+        without: methods that are left out, e.g. because they take hours.
     """
 
     data: Path
@@ -85,6 +86,7 @@ class Suite:
     engine: Engine = field(default_factory=Pool)
     scenes: Path | None = None
     networks: Path | None = None
+    without: tuple[str, ...] = ()
 
     @property
     def results(self) -> Path:
@@ -152,7 +154,7 @@ class Suite:
             full: of a full run.
             quick: of a quick one.
         """
-        return list(quick if self.quick else full)
+        return [name for name in (quick if self.quick else full) if name not in self.without]
 
 
 def _images(scene: Path) -> int:

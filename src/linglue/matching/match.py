@@ -18,6 +18,7 @@ from linglue.matching.baselines import mutual_matches
 from linglue.matching.completion import CompletionConfig, complete
 from linglue.matching.consensus import ConsensusConfig, drop_contradicted
 from linglue.matching.local_affine import FilterConfig, filtered_matches
+from linglue.matching.motion import rank
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import Keypoints
 from linglue.matching.sinkhorn import transport_matches
@@ -119,10 +120,20 @@ def match_descriptors(
         if voting is not None and config.learned and dustbin is None:
             least = MIN_SCORE if config.min_score is None else config.min_score
             with watch.stage("consensus"):
-                return best_matches(voting(view0, view1, x0, x1)[-1], least)
+                return _vote(view0, view1, x0, x1, voting, least)
         pairs, scores = _match(view0, view1, x0, x1, config, dustbin, watch)
     keep = scores >= (config.min_score or 0.0)  # (K,)
     return pairs[keep], scores[keep]
+
+
+def _vote(
+    view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor, voting: Voting, least: float
+) -> tuple[Tensor, Tensor]:
+    """What the learned consensus finds, from `least` on; images are put in order, so that rounding is the same, too."""
+    if rank(view0) > rank(view1):
+        pairs, scores = _vote(view1, view0, x1, x0, voting, least)
+        return pairs.flip(1), scores
+    return best_matches(voting(view0, view1, x0, x1)[-1], least)
 
 
 def _match(

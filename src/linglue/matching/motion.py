@@ -219,7 +219,7 @@ def rigid_motion(view0: Keypoints, view1: Keypoints, matches: Tensor, pairs: Ten
         pairs: (E, 2) the candidates.
     """
     views, sides = (view0, view1), (0, 1)
-    if _key(view0) > _key(view1):  # samples are drawn: the same ones, whichever image is called the first
+    if rank(view0) > rank(view1):  # samples are drawn: the same ones, whichever image is called the first
         views, sides = (view1, view0), (1, 0)
     # Thousandths of the longer side, about pixels, which the estimators expect.
     points = [1000 * view.points.double() / view.size.max() for view in views]  # (N, 2), (M, 2)
@@ -236,7 +236,8 @@ def rigid_motion(view0: Keypoints, view1: Keypoints, matches: Tensor, pairs: Ten
     return found
 
 
-def _key(view: Keypoints) -> tuple[int, float]:
+def rank(view: Keypoints) -> tuple[int, float]:
+    """Decides which of two images comes first where one must, whichever of them is called image 0."""
     return len(view.points), float(view.points.sum())
 
 

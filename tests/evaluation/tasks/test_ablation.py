@@ -37,6 +37,7 @@ def test_every_network_with_three_heads_and_its_neighborhoods(linear: Path) -> N
         "geo, no filter",
         "geo, paper's filter",
         "geo, filter",
+        "geo, learned consensus",
         "geo, no separation",
         "geo, no separation, from input",
     ]

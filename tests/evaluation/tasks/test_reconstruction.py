@@ -76,7 +76,7 @@ def test_all_methods_find_the_cameras(scores):
         # COLMAP's own threads finish in any order, and its models of so small a scene differ with it.
         slack = 3 if score.method == "colmap" else 1
         assert max(score.position_errors.values()) < slack * 0.05  # metres; the cameras stand on an arc of 5 metres
-        assert max(score.rotation_errors.values()) < slack * 0.3
+        assert max(score.rotation_errors.values()) < slack * 0.4
 
 
 def test_known_intrinsics_stay_as_they_are(scores, work):
