@@ -1,6 +1,6 @@
 """docs/accuracy.md: pose on held-out scenes, extreme views, and how honest scores are; sections of `linglue eval all`.
 
-    python benchmarks/accuracy.py SCENES [--data DATA] [-o WORK] [--quick] [--workers N] [--without METHOD …] [--docs MD]
+    python benchmarks/accuracy.py SCENES [--data DATA] [-o WORK] [--quick] [--workers N] [--without NAME …] [--docs MD]
 
 SCENES is a folder of scenes that benchmarks/pose_scenes.py made, DATA the one with evd/. The same as
 `linglue eval all --only scenes planes scores`, in a document of its own; what is in WORK is not measured again.

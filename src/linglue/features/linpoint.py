@@ -35,8 +35,8 @@ RADIUS = 2  # pixels: keypoints are maxima of squares of side 2·RADIUS + 1, and
 OVERLAP = 128  # pixels that a tile sees beyond its own area
 BORDER = 4  # pixels at the rim of an image without keypoints: half of what a descriptor needs is missing there
 TIE = 1e-4  # difference of two pixels' heat under which they are equal
-# The network puts keypoints to the right of and below what they are of, in mirrored images, too, as its teacher does: who
-# is only taught to be consistent may. So many pixels; they would move the principal point of every camera.
+# The network puts keypoints to the right of and below what they are of, even in mirrored images, as its teacher does:
+# nothing taught it otherwise. By so many pixels, which would move the principal point of every camera.
 ASIDE = 1.5
 FAINTEST = math.log(0.01 / 0.99)  # heat under which a maximum is noise: a probability of 1 %
 CELL = 8  # pixels: the texture of an image is judged in squares of this side and their neighbours
