@@ -355,12 +355,17 @@ OTHER = [
     ("train photos/a.png", "photos/a.png"),
     ("train-features missing.toml", "missing.toml"),
     ("train pipe.toml", "pipe.toml: not a regular file"),
-    ("match photos/a.png photos/b.png --matcher os:path", "'os:path' is a module, expected a class or function"),
+    ("match photos/a.png photos/b.png --matcher os:path", "'os:path' is of type module, expected a class or function"),
     ("match photos/a.png photos/b.png --matcher os:getcwd", "'os:getcwd' cannot be made of a MatcherConfig"),
     ("match photos/a.png photos/b.png --matcher builtins:str", "'builtins:str' made a str, expected a PairMatcher"),
-    ("match photos/a.png photos/b.png --features os:path", "'os:path' is a module, expected a class or function"),
-    ("reconstruct photos -o new --mapper os:path", "'os:path' is a module, expected a class or function"),
-    ("pairs extracted --pairs os:path", "'os:path' is a module, expected a class or function"),
+    ("match photos/a.png photos/b.png --features os:path", "'os:path' is of type module, expected a class or function"),
+    ("reconstruct photos -o new --mapper os:path", "'os:path' is of type module, expected a class or function"),
+    (
+        "reconstruct photos -o new --mapper os:getcwd",
+        "'os:getcwd' takes other arguments, expected a function of a MapReq",
+    ),
+    ("pairs extracted --pairs os:getcwd", "'os:getcwd' takes other arguments, expected a function of a PairRequest"),
+    ("pairs extracted --pairs os:path", "'os:path' is of type module, expected a class or function"),
 ]
 
 USAGE = [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
+from inspect import signature
 from typing import Any
 
 from linglue.errors import LinGlueError
@@ -17,14 +18,16 @@ class Registry:
         kind: what they are, for messages, e.g. "front-end".
         group: entry-point group in which other packages offer more, e.g. "linglue.front_ends".
         built_in: name → "module:attribute" of what comes with LinGlue.
+        takes: what they are called with, if they are functions of one argument.
 
     Example:
         >>> Registry("function", "linglue.functions", {"root": "math:sqrt"}).get("root")(9)
         3.0
     """
 
-    def __init__(self, kind: str, group: str, built_in: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, group: str, built_in: Mapping[str, str], takes: str | None = None) -> None:
         self.kind = kind
+        self.takes = takes
         self.group = group
         self._built_in = dict(built_in)
 
@@ -47,8 +50,22 @@ class Registry:
             if entry.name == name:
                 return _load(self.kind, entry.value)
         if ":" in name:
-            return _load(self.kind, name)
+            found = _load(self.kind, name)
+            if self.takes is not None and not _takes_one(found):
+                raise LinGlueError(f"{self.kind} {name!r} takes other arguments, expected a function of a {self.takes}")
+            return found
         raise LinGlueError(f"{self.kind} is {name!r}, expected {', '.join(self.names())}, or package:Name")
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    """Whether it can be called with a single argument, as far as can be told."""
+    try:
+        signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # some functions in C do not say
+        return True
+    return True
 
 
 def _load(kind: str, target: str) -> Any:

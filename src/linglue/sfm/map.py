@@ -27,6 +27,7 @@ MAPPERS = Registry(
     "mapper",
     "linglue.mappers",
     {"incremental": "linglue.sfm.map:map_incrementally", "global": "linglue.sfm.map:map_globally"},
+    takes="MapRequest",
 )
 
 MIN_MATCHES = 15  # verified matches of a pair that counts

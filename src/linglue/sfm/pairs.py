@@ -32,6 +32,7 @@ PAIR_SOURCES = Registry(
         "positions": "linglue.sfm.pairs:from_positions",
         "list": "linglue.sfm.pairs:from_list",
     },
+    takes="PairRequest",
 )
 
 
