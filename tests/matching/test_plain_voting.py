@@ -69,7 +69,7 @@ def test_same_matches_and_logits(count, shaped, monkeypatch):
     pairs, scores = best_matches(found[-1])
     others, expected_scores = best_matches(wanted[-1])
     assert sorted(pairs.tolist()) == sorted(others.tolist())
-    torch.testing.assert_close(scores, expected_scores, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(scores, expected_scores, atol=1e-2, rtol=1e-2)
 
 
 @pytest.mark.parametrize("shaped", [(False, False), (True, True)])
