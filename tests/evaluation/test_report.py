@@ -137,6 +137,26 @@ def test_a_section_that_cannot_run_keeps_no_other_from_it(tmp_path: Path, monkey
     assert failed["pose"] == "broken" and failed["homography"].startswith("no data (")
 
 
+def test_several_sections_at_a_time(tmp_path: Path) -> None:
+    whole = suite.Suite(tmp_path, tmp_path / "work", workers=2)
+    results, failed = suite.run(whole)  # in two processes, which find nothing
+    assert not results and failed.keys() == suite.SECTIONS.keys()
+    assert all(why.startswith("no data (") for why in failed.values())
+    assert sorted(name for lane in suite.LANES for name in lane) == sorted(suite.SECTIONS)
+
+
+def test_what_other_benchmarks_measured_is_in_the_document(tmp_path: Path) -> None:
+    table = Table(("scene", "points"), (("room", "465,167"),))
+    result = Result("dense", {}, [{"points": 465167}], "scenes", [table], "a note on rooms", {}, 1, 0)
+    result.save(tmp_path / suite.MEASURED / "dense.json")
+    whole = suite.Suite(tmp_path, tmp_path / "work")
+    whole.results.mkdir(parents=True)
+    suite.write_suite(whole, {}, tmp_path / "benchmarks.md")
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert "## Dense points" in text and "465,167" in text and "a note on rooms" in text
+    assert "465,167" in (tmp_path / "work" / "results" / "report.html").read_text()
+
+
 def test_new_weights_make_a_section_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 

@@ -24,7 +24,12 @@ TITLES = {
     "front-ends": "Front-ends alone",
     "scalability": "Time, memory and accuracy against the number of keypoints",
     "ablation": "What each part contributes",
+    "ray": "Many machines: Ray beside the process pool",
+    "dense": "Dense points",
+    "viewing": "Looking at a model",
+    "memory": "Memory of the pipeline",
 }
+OTHER_SECTIONS = ("ray", "dense", "viewing", "memory")  # measured by scripts of their own
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#222}
 h1,h2{line-height:1.2}table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums}
@@ -130,14 +135,14 @@ figures were seen in between. Held-out scenes are image collections with poses f
 LightGlue (`benchmarks/pose_scenes.py`), which favours `aliked:lightglue` a little.
 """
 STANDINGS = """Against the best of the others on the same features, measure by measure."""
-OTHER_PAGES = """## Measured on pages of their own
+OTHER_PAGES = """## Pages of their own
 
-- [Many machines](scaling.md): Ray beside the process pool, a run of 10,000 images, what 1,000,000 cost
-  (`benchmarks/scaling.py`).
-- [Dense points](dense.md): accuracy, completeness, time and memory (`benchmarks/dense.py`).
-- [Viewing](viewing.md): time to a page, size of a report (`benchmarks/viewing.py`).
+- [Many machines](scaling.md): how Ray is used, what 1,000,000 images cost (`benchmarks/scaling.py`);
+  [dense points](dense.md) (`benchmarks/dense.py`); [viewing](viewing.md) (`benchmarks/viewing.py`).
 - [Accuracy on real pairs](accuracy.md): the sections on held-out scenes, extreme views and scores in a document of
-  their own (`benchmarks/accuracy.py`); [performance](performance.md) (`benchmarks/speed.py`).
+  their own (`benchmarks/accuracy.py`); [models](models.md): that on front-ends (`benchmarks/front_ends.py`).
+- [Performance](performance.md): all methods in turns in one process beside the floors of what a CPU can do
+  (`benchmarks/speed.py`); the table of growth above gives every part a process of its own, for its memory.
 """
 OTHER_DATA = """## Other data sets
 

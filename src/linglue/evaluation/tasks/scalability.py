@@ -18,8 +18,9 @@ from linglue.core.fingerprint import code_sha256, file_sha256, settings_hash
 from linglue.core.progress import progress
 from linglue.evaluation.methods import Methods
 from linglue.evaluation.result import Result, Table, percent, read_json, write_json
+from linglue.evaluation.subjects import Subject
 from linglue.evaluation.tasks import pose
-from linglue.evaluation.timing import PARTS, SIZES, Cost, Limits, Subject, measure_apart
+from linglue.evaluation.timing import PARTS, SIZES, Cost, Limits, measure_apart
 from linglue.features import DEFAULT_FEATURES
 from linglue.network.weights import PRESETS, packaged_weights
 from linglue.sfm.extract import ExtractConfig
@@ -33,10 +34,11 @@ SUBJECTS = (
     Subject("superglue-10", "superpoint"),
     Subject("lightglue", "aliked"),
     Subject("colmap-sift", "sift"),
+    Subject("loftr"),  # whatever the features, it makes its own of images
 )
 KEYPOINTS = (512, 1024, 2048, 4096, 8192)  # of the accuracy panel
 METRICS = {"cpu_seconds": ("CPU time, ms", 1000.0), "megabytes": ("peak additional memory, MB", 1.0)}
-_CODE = ("evaluation/timing.py", "evaluation/peers", "network", "matching")
+_CODE = ("evaluation/subjects.py", "evaluation/timing.py", "evaluation/peers", "network", "matching")
 
 
 def evaluate(
@@ -94,10 +96,9 @@ def evaluate(
         "given_up": {subject.name: why for subject, why in failed.items()},
     }
     note = _note(threads, repeats, limits)
-    missing = {subject.name: why for subject, why in failed.items() if why == "no weights"}
     problems = [f"{subject.name}: {why}" for subject, why in failed.items()]
     parts = [*tables(rows, sizes, exponents, {s.name: why for s, why in failed.items()}), *_accuracy_table(accuracy)]
-    return Result("scalability", summary, rows, "costs", parts, note, settings, len(rows), 0, missing, problems)
+    return Result("scalability", summary, rows, "costs", parts, note, settings, len(rows), 0, {}, problems)
 
 
 def _note(threads: int, repeats: int, limits: Limits) -> str:
@@ -105,7 +106,8 @@ def _note(threads: int, repeats: int, limits: Limits) -> str:
     return (
         f"synthetic keypoints, half of them with a true match; {threads} thread(s), medians of {repeats}; linglue: "
         f"what is shipped for {DEFAULT_FEATURES}; presets as the identity start with the filter, peers with their "
-        f"weights; given up beyond {limits.seconds:g} s of CPU time or "
+        f"weights, or random ones where said; loftr: images of as many squares of 8 pixels; "
+        f"given up beyond {limits.seconds:g} s of CPU time or "
         f"{limits.megabytes} MB; n^: exponent fitted from 4096 on, or to all sizes where that leaves fewer than two"
     )
 
@@ -179,13 +181,23 @@ def tables(
             parts = [part for part in PARTS if any((subject, part, size) in cells for size in sizes)]
             for part in parts or ["–"]:
                 values = [cells.get((subject, part, size)) for size in sizes]
-                lacking = {"no weights": "no weights"}.get(failed.get(subject, ""), "–")
-                texts = [lacking if value is None else f"{factor * value[metric]:.0f}" for value in values]
+                texts = ["–" if value is None else f"{factor * value[metric]:.0f}" for value in values]
                 exponent = exponents.get(subject, {}).get(part, {}).get(metric)
-                lines.append((subject, part, *texts, "–" if exponent is None else f"{exponent:.2f}"))
+                lines.append((shown_name(subject, rows), part, *texts, "–" if exponent is None else f"{exponent:.2f}"))
         header = (title, "part", *(f"{size}" for size in sizes), "n^")
         found.append(Table(header, tuple(lines), labels=2))
     return found
+
+
+def shown_name(subject: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The name of a subject, and that its weights are random where they are.
+
+    Args:
+        subject: its name.
+        rows: costs.
+    """
+    untrained = any(row.get("untrained") for row in rows if row["subject"] == subject)
+    return f"{subject} (random weights)" if untrained else subject
 
 
 def _accuracy(
