@@ -152,8 +152,8 @@ def evaluate(
     extracts = list(extract) if isinstance(extract, Sequence) else [extract or ExtractConfig()]
     rows: list[dict[str, Any]] = []
     names: list[str] = []
-    missing: dict[str, str] = {}
     used: dict[str, str] = {}
+    at_hand: set[str] = set()
     for number, config in enumerate(extracts):
         kind = config.extractor().kind
         networks = find_networks(kind, () if number else weights, folder)
@@ -164,10 +164,11 @@ def evaluate(
             for count in keypoints
             for row in _measure(data, scenes, work, replace(config, max_keypoints=count), methods, engine)
         ]
-        lacking = [preset for preset in PRESETS if preset not in networks]
-        missing |= {f"{prefix}{preset}": f"no network of preset {preset} for {kind} features" for preset in lacking}
-        names += [prefix + name for name in (*methods, *lacking)]
+        at_hand |= networks.keys()
+        names += [prefix + name for name in methods]
         used |= {f"{prefix}{preset}": path.name for preset, path in networks.items()}
+    lacking = [preset for preset in PRESETS if preset not in at_hand]
+    missing = {preset: f"no network of preset {preset} for any of the features" for preset in lacking}
     settings = {
         **common_settings("ablation", extracts[0], {}),
         "networks": used,
@@ -176,7 +177,9 @@ def evaluate(
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     for row in rows:
         summary.setdefault(f"{row['task']} {row['keypoints']}", {})[row["method"]] = row
-    return Result("ablation", summary, rows, "cells", tables(rows, names), NOTE, settings, len(rows), 0, missing)
+    return Result(
+        "ablation", summary, rows, "cells", tables(rows, [*names, *lacking]), NOTE, settings, len(rows), 0, missing
+    )
 
 
 NOTE = (

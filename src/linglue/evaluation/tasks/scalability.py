@@ -7,6 +7,7 @@ interrupted run resumes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ SUBJECTS = (
     Subject("loftr"),  # whatever the features, it makes its own of images
 )
 KEYPOINTS = (512, 1024, 2048, 4096, 8192)  # of the accuracy panel
+SMALLEST = {"cpu_seconds": 0.0005, "megabytes": 0.5}  # of which growth can be seen
 METRICS = {"cpu_seconds": ("CPU time, ms", 1000.0), "megabytes": ("peak additional memory, MB", 1.0)}
 _CODE = ("evaluation/subjects.py", "evaluation/timing.py", "evaluation/peers", "network", "matching")
 
@@ -79,7 +81,8 @@ def evaluate(
     rows: list[dict[str, Any]] = []
     failed: dict[Subject, str] = {}
     for subject, size in progress(order, desc="scalability", unit="size"):
-        found = failed.get(subject) or _kept(work, subject, size, threads, repeats, limits)
+        why = failed.get(subject) or _too_slow(rows, subject, size, repeats, limits)
+        found = why or _kept(work, subject, size, threads, repeats, limits)
         if isinstance(found, str):
             failed.setdefault(subject, found)
             continue
@@ -106,10 +109,24 @@ def _note(threads: int, repeats: int, limits: Limits) -> str:
     return (
         f"synthetic keypoints, half of them with a true match; {threads} thread(s), medians of {repeats}; linglue: "
         f"what is shipped for {DEFAULT_FEATURES}; presets as the identity start with the filter, peers with their "
-        f"weights, or random ones where said; loftr: images of as many squares of 8 pixels; "
-        f"given up beyond {limits.seconds:g} s of CPU time or "
-        f"{limits.megabytes} MB; n^: exponent fitted from 4096 on, or to all sizes where that leaves fewer than two"
+        f"weights, or random ones where said; loftr: images of as many squares of 8 pixels; given up beyond "
+        f"{limits.seconds:g} s of CPU time, also where growth so far says so, or {limits.megabytes} MB; n^: exponent fitted from 4096 on, or to all sizes where that leaves fewer than two"
     )
+
+
+def _too_slow(
+    rows: Sequence[Mapping[str, Any]], subject: Subject, size: int, repeats: int, limits: Limits
+) -> str | None:
+    """Whether a size would take too long if the subject grows on as it did between the last two sizes."""
+    times: dict[int, float] = {}
+    for row in rows:
+        if row["subject"] == subject.name:
+            times[row["keypoints"]] = times.get(row["keypoints"], 0.0) + row["cpu_seconds"]
+    if len(times) < 2:
+        return None
+    (size0, time0), (size1, time1) = sorted(times.items())[-2:]
+    growth = math.log(max(time1, 1e-9) / max(time0, 1e-9)) / math.log(size1 / size0)
+    return "too slow" if repeats * time1 * (size / size1) ** growth > limits.seconds else None
 
 
 def _kept(work: Path, subject: Subject, size: int, threads: int, repeats: int, limits: Limits) -> list[Cost] | str:
@@ -135,7 +152,7 @@ def growth(rows: Sequence[Mapping[str, Any]], smallest: int = 4096) -> dict[str,
         smallest: sizes below are dominated by overhead and left out, where two others remain.
 
     Returns:
-        Per subject and part, and per metric; parts with one size have none.
+        Per subject and part, and per metric; parts with one size, or too small to measure, have none.
 
     Example:
         >>> rows = [{"subject": "a", "part": "network", "keypoints": n, "cpu_seconds": n * n, "megabytes": n}
@@ -152,8 +169,9 @@ def growth(rows: Sequence[Mapping[str, Any]], smallest: int = 4096) -> dict[str,
             continue
         sizes = np.log([row["keypoints"] for row in chosen])
         found.setdefault(subject, {})[part] = {
-            metric: float(np.polyfit(sizes, np.log([max(row[metric], 1e-6) for row in chosen]), 1)[0])
-            for metric in METRICS
+            metric: float(np.polyfit(sizes, np.log([row[metric] for row in chosen]), 1)[0])
+            for metric, least in SMALLEST.items()
+            if min(row[metric] for row in chosen) >= least
         }
     return found
 
