@@ -6,6 +6,7 @@ from pathlib import Path
 import cv2
 import pytest
 
+from chromium import Browser
 from evaluation.tasks.test_homography import write_data_set
 from linglue.errors import LinGlueError
 from linglue.evaluation import figures, suite
@@ -47,6 +48,27 @@ def test_the_page_has_all_inside(result: Result, tmp_path: Path) -> None:
     assert "<title>A &amp; B</title>" in page and "2 cores" in page and "data:image/png;base64," in page
     assert page.count("<table>") == len(result.tables) and "<tr class=ours><td class=l>overall</td>" in page
     assert not re.search(r'(src|href)="(?!data:)', page)  # nothing is loaded from elsewhere
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_click_sorts_a_table(tmp_path: Path) -> None:
+    table = Table(("method", "points"), (("b", "900"), ("a", "1,200"), ("d", "–"), ("c", "40")))
+    result = Result("dense", {}, [{}], "rows", [table], "", {}, 1, 0)
+    write_html(tmp_path / "report.html", "Sorted", {"dense": result}, {}, [])
+
+    def order(browser: Browser) -> str:
+        return "".join(line[0] for line in browser.text().splitlines() if line[:2] in ("a\t", "b\t", "c\t", "d\t"))
+
+    with Browser(tmp_path) as browser:
+        browser.open((tmp_path / "report.html").as_uri())
+        browser.wait_for_text("1,200")
+        assert order(browser) == "badc"
+        x, y = browser.place("th:nth-child(2)")
+        browser.click(x, y)
+        assert order(browser) == "cbad"  # numbers as numbers, what is none comes last
+        browser.click(x, y)
+        assert order(browser) == "abcd"
 
 
 def test_a_result_survives_a_file(result: Result, tmp_path: Path) -> None:

@@ -35,16 +35,20 @@ body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding
 h1,h2{line-height:1.2}table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .7rem;border-bottom:1px solid #ddd;text-align:right}
 th{cursor:pointer;background:#f3f3f3;position:sticky;top:0}
+th[data-d="1"]::after{content:" ▲"}th[data-d="-1"]::after{content:" ▼"}
 td.l,th.l{text-align:left}tr.ours td{font-weight:600;background:#fff6ec}
 p.note{color:#555;font-size:.9em}img{max-width:100%}div.t{overflow-x:auto}
 """
 _SCRIPT = """
 for(const th of document.querySelectorAll('th'))th.onclick=()=>{
- const i=[...th.parentNode.children].indexOf(th),b=th.closest('table').tBodies[0];
- const d=th.dataset.d=th.dataset.d=='1'?'-1':'1';
- const v=r=>r.cells[i].textContent,n=s=>parseFloat(s);
- [...b.rows].sort((p,q)=>{const x=v(p),y=v(q);
-  return d*(isNaN(n(x))||isNaN(n(y))?x.localeCompare(y):n(x)-n(y))}).forEach(r=>b.append(r))}
+ const row=[...th.parentNode.children],i=row.indexOf(th),b=th.closest('table').tBodies[0];
+ const d=th.dataset.d=='1'?-1:1;
+ for(const other of row)delete other.dataset.d;
+ th.dataset.d=d;
+ const v=r=>r.cells[i].textContent,n=s=>parseFloat(s.replaceAll(',',''));
+ [...b.rows].sort((p,q)=>{const x=v(p),y=v(q),k=n(x),l=n(y);
+  if(isNaN(k)&&isNaN(l))return d*x.localeCompare(y);
+  return isNaN(k)?1:isNaN(l)?-1:d*(k-l)}).forEach(r=>b.append(r))}
 """
 
 
