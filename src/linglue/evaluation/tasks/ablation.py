@@ -153,7 +153,6 @@ def evaluate(
     rows: list[dict[str, Any]] = []
     names: list[str] = []
     used: dict[str, str] = {}
-    at_hand: set[str] = set()
     for number, config in enumerate(extracts):
         kind = config.extractor().kind
         networks = find_networks(kind, () if number else weights, folder)
@@ -164,10 +163,9 @@ def evaluate(
             for count in keypoints
             for row in _measure(data, scenes, work, replace(config, max_keypoints=count), methods, engine)
         ]
-        at_hand |= networks.keys()
         names += [prefix + name for name in methods]
         used |= {f"{prefix}{preset}": path.name for preset, path in networks.items()}
-    lacking = [preset for preset in PRESETS if preset not in at_hand]
+    lacking = [preset for preset in PRESETS if preset not in {name.rpartition(": ")[2] for name in used}]
     missing = {preset: f"no network of preset {preset} for any of the features" for preset in lacking}
     settings = {
         **common_settings("ablation", extracts[0], {}),
