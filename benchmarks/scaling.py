@@ -87,22 +87,30 @@ class Timed:
     seconds: float = 0.0
     cpu: float = 0.0  # of this process and its workers
     daemons: float = 0.0  # CPU time of Ray's own processes, which also run while nothing happens
+    others: float = 0.0  # CPU time of all else on this machine
 
     @property
     def threads(self) -> int:
         return self.engine.threads
 
     def run(self, make: Make, tasks: Sequence[Any], inputs: Any = None) -> Iterator[tuple[Any, Any]]:
-        start, cpu, daemons = 0.0, 0.0, 0.0
+        start, cpu, daemons, busy = 0.0, 0.0, 0.0, 0.0
         for number, result in enumerate(self.engine.run(make, tasks, inputs)):
             yield result
             if number == WARM_UP:
-                start, (cpu, daemons) = time.perf_counter(), _cpu_seconds()
+                start, busy, (cpu, daemons) = time.perf_counter(), _busy_seconds(), _cpu_seconds()
             if number == len(tasks) - 1:  # before the workers are gone
                 self.seconds = time.perf_counter() - start
                 now = _cpu_seconds()
                 self.cpu, self.daemons = now[0] - cpu, now[1] - daemons
+                self.others = max(0.0, _busy_seconds() - busy - self.cpu - self.daemons)
                 self.results = number - WARM_UP
+
+
+def _busy_seconds() -> float:
+    """Of all cores, whoever used them."""
+    times = psutil.cpu_times()
+    return float(sum(times[:8]) - times.idle - times.iowait)  # without guests, which are counted among users
 
 
 def _cpu_seconds() -> tuple[float, float]:
@@ -126,6 +134,7 @@ def measure_overhead(pairs: int = 500, keypoints: int = 2048, rounds: int = 4) -
     wall: dict[str, list[float]] = {name: [] for name in found}
     cpu: dict[str, list[float]] = {name: [] for name in found}
     daemons: list[float] = []
+    others: list[float] = []
     same = True
     with tempfile.TemporaryDirectory() as folder, FeatureStore(Path(folder) / "f.db") as features:
         for number in range(images):
@@ -141,7 +150,8 @@ def measure_overhead(pairs: int = 500, keypoints: int = 2048, rounds: int = 4) -
                 wall[name].append(timed.seconds / timed.results)
                 cpu[name].append(timed.cpu / timed.results)
                 if name == "ray":
-                    daemons.append(timed.daemons / timed.seconds)
+                    daemons.append(timed.daemons / timed.results)
+                others.append(timed.others / timed.seconds)
                 same &= all(np.array_equal(v, indices[k]) for k, v in kept.items() if k in indices)
                 kept = {**kept, **indices}
     return {
@@ -153,7 +163,8 @@ def measure_overhead(pairs: int = 500, keypoints: int = 2048, rounds: int = 4) -
         "identical": bool(same),
         "pairs_per_second": {name: 1 / statistics.median(values) for name, values in wall.items()},
         "cpu_seconds_per_pair": {name: statistics.median(values) for name, values in cpu.items()},
-        "daemon_share": statistics.median(daemons),
+        "daemon_seconds_per_pair": statistics.median(daemons),
+        "others": statistics.median(others),
         "wall_ratio": statistics.median(r / p for p, r in zip(wall["pool"], wall["ray"], strict=True)),
         "cpu_ratio": statistics.median(r / p for p, r in zip(cpu["pool"], cpu["ray"], strict=True)),
     }
@@ -230,6 +241,7 @@ def simulate_run(images: int = 10_000, each: int = 1, keypoints: int = 2048) -> 
         "pairs": len(pairs),
         "keypoints": keypoints,
         "seconds": timed.seconds,
+        "others": timed.others / timed.seconds,
         "pairs_per_second": timed.results / timed.seconds,
         "peak_mb": {name: max(sample[name] for sample in watch.samples) for name in ("driver", "worker", "store")},
         "driver_mb_over_time": [sample["driver"] for sample in tenths],
@@ -318,9 +330,8 @@ def main() -> None:
     found = json.loads(options.results.read_text()) if options.results.is_file() else {}
     for name in options.only:
         if name not in found:
-            load = os.getloadavg()[0]
             arguments = {"pairs": options.pairs} if name == "overhead" else {}
-            found[name] = {**PARTS[name](**arguments), "date": time.strftime("%Y-%m-%d"), "load_before": load}
+            found[name] = {**PARTS[name](**arguments), "date": time.strftime("%Y-%m-%d")}
             found["machine"] = {"cores": os.cpu_count(), "processor": platform.processor() or platform.machine()}
             options.results.write_text(json.dumps(found, indent=1))
             print(f"{name}: {json.dumps(found[name])}", flush=True)

@@ -55,21 +55,19 @@ def _overhead(found: Mapping[str, Any], cores: int) -> str:
         for name in ("pool", "ray")
     ]
     cpu, wall = (f"{100 * (found[key] - 1):+.1f} %" for key in ("cpu_ratio", "wall_ratio"))
-    share = found.get("daemon_share")
-    whose = "all processes, Ray's own included," if share is None else "driver and workers"
-    daemons = "" if share is None else f" Ray's own processes use {100 * share:.0f} % of a core besides, idle or not."
+    daemons = 1000 * found["daemon_seconds_per_pair"]
     same = "identical" if found["identical"] else "NOT identical"
     return f"""## Ray beside the pool
 
 {found["pairs"]} pairs of {found["keypoints"]} keypoints (synthetic SIFT, median {found["matches"]:.0f} matches), two
 workers of one thread each on the same {cores} cores, engines in turns over {found["rounds"]} rounds, medians; from the
-end of the warm-up to the last result. The machine had other work to do (load {found["load_before"]:.0f} on {cores}
-cores), so CPU time of {whose} is the figure to trust; time by the clock is not.
+end of the warm-up to the last result. All else on the machine used {found["others"]:.2f} cores meanwhile. CPU time is
+that of driver and workers.
 
 {_table(["engine", "pairs per second", "CPU ms per pair"], rows)}
 
 Ray against the pool: {cpu} CPU time per pair, {wall} time by the clock (medians of the ratios within rounds); matches
-{same}.{daemons}
+{same}. Ray's own processes use {daemons:.1f} ms a pair besides, waiting included.
 """
 
 
@@ -83,7 +81,7 @@ def _simulation(found: Mapping[str, Any], pair_seconds: float) -> str:
 {pairs:,} pairs ({each:.0f} per image instead of up to {PAIRS_PER_IMAGE}, so that it ends within minutes) of
 {found["keypoints"]} keypoints with a matcher that takes no time: what is left is the engine, the stores and the writer.
 
-- {found["seconds"]:.0f} s, {rate:.0f} pairs per second (load {found["load_before"]:.0f} by others);
+- {found["seconds"]:.0f} s, {rate:.0f} pairs per second (all else used {found["others"]:.2f} cores);
   {1000 * driver:.1f} ms CPU of the driver per pair. As a pair takes {1000 * pair_seconds:.0f} ms of a core, one driver
   keeps about {pair_seconds / driver:.0f} cores busy.
 - Memory of its own at most: driver {peak["driver"]:.0f} MB, largest worker {peak["worker"]:.0f} MB; object store
@@ -244,11 +242,13 @@ def section(found: Mapping[str, Any]) -> Result:
             ((f"{run['images']:,}", *numbers, *memory),),
         ),
     ]
+    same = "identical" if overhead["identical"] else "NOT identical"
     note = (
         f"{overhead['pairs']} pairs of {overhead['keypoints']} keypoints (synthetic SIFT), {overhead['workers']} "
-        f"workers of one thread on the same {cores} cores, in turns over {overhead['rounds']} rounds, medians, load "
-        f"{overhead['load_before']:.1f} before; matches {'identical' if overhead['identical'] else 'NOT identical'}; "
-        f"below, a run by Ray with a matcher that takes no time; {overhead['date']}, by benchmarks/scaling.py"
+        f"workers of one thread on the same {cores} cores, in turns over {overhead['rounds']} rounds, medians; all "
+        f"else on the machine used {overhead['others']:.2f} cores; CPU time of driver and workers, Ray's own processes "
+        f"take {1000 * overhead['daemon_seconds_per_pair']:.1f} ms a pair besides; matches {same}; below, a run by Ray "
+        f"with a matcher that takes no time; {overhead['date']}, by benchmarks/scaling.py"
     )
     return Result("ray", {"ray": {"overhead": overhead, "simulation": run}}, [run], "runs", tables, note, {}, 1, 0)
 

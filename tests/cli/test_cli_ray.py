@@ -6,7 +6,13 @@ import sys
 import numpy as np
 import pytest
 
+from evaluation.tasks.test_homography import write_data_set
+from linglue.core.ray_engine import Ray
+from linglue.features.sift import Sift
 from linglue.sfm.workspace import Workspace
+from linglue.training.cache.build import CacheConfig, build_cache
+from linglue.training.cache.store import FeatureCache
+from linglue.training.sources.homography import HomographyConfig, HomographySource
 from rendered import render, write_images
 from rendered_map import KEYPOINTS, write_map
 
@@ -83,3 +89,29 @@ def test_features_matches_and_poses_are_those_of_the_pool(run, ray, images, tmp_
         assert json.loads(outcome.out)["localized"] == 1, outcome.err
         found.append(poses.read_text())
     assert found[0] == found[1]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_an_evaluation_gives_the_same_numbers(run, ray, tmp_path):
+    write_data_set(tmp_path / "data")
+    found = []
+    for name, engine in (("pool", ("--workers", 1)), ("ray", RAY)):
+        options = ("--methods", "sift:mnn", "sift:linglue", "--max-keypoints", 200, "--estimators", "poselib", "--json")
+        outcome = run("eval", "homography", tmp_path / "data", *options, "-o", tmp_path / name, *engine)
+        pairs = json.loads(outcome.out)["pairs"]
+        found.append([{key: value for key, value in row.items() if key != "seconds"} for row in pairs])
+    assert found[0] == found[1] and len(found[0]) == 8
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_training_pairs_are_those_of_one_process(ray, tmp_path):
+    images = [view.image for view in VIEWS[:2]]
+    sources = {"homography": (HomographySource(HomographyConfig(longer_side=(320, 400))), 1.0)}
+    config = CacheConfig(pairs=4, shard_size=2, keypoints=100, min_matches=5)
+    for name, engine in (("pool", None), ("ray", Ray(workers=1))):
+        build_cache(tmp_path / name, sources, images, Sift(), config, engine, progress=False)
+    for pair, other in zip(FeatureCache(tmp_path / "pool"), FeatureCache(tmp_path / "ray"), strict=True):
+        assert np.array_equal(pair["matches0"], other["matches0"])
+        assert np.array_equal(pair["image0"]["descriptors"], other["image0"]["descriptors"])
