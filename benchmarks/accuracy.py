@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 from linglue.core.atomic import atomic_path
-from linglue.core.pool import Pool
 from linglue.evaluation.report import TITLES, about
 from linglue.evaluation.sections import Suite
 from linglue.evaluation.suite import DATA, run, stamps, write_suite
@@ -41,7 +40,12 @@ def main() -> None:
     parser.add_argument("--docs", type=Path)
     options = parser.parse_args()
     suite = Suite(
-        options.data, options.work, options.quick, Pool(options.workers), options.scenes, without=tuple(options.without)
+        options.data,
+        options.work,
+        options.quick,
+        scenes=options.scenes,
+        without=tuple(options.without),
+        workers=options.workers,
     )
     results, failed = run(suite, SECTIONS)
     write_suite(suite, results)

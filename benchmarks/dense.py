@@ -23,6 +23,8 @@ import torch
 from scipy.spatial import cKDTree
 
 from linglue.dense.dense import DenseConfig, densify
+from linglue.evaluation.result import Result, Table
+from linglue.evaluation.suite import MEASURED
 from linglue.geometry.colmap import quiet_pycolmap
 from linglue.io.ply import Cloud
 from linglue.matcher import MatcherConfig
@@ -38,6 +40,10 @@ from rendered import SIZE, _room, render, write_images
 IMAGES = 10  # of the room
 WITHIN = 0.01  # of the size of the room
 EVERY = 2  # pixels between two samples of the true surface
+NOTE = (
+    "shares: of the surface that any image sees with a point within 1 % of the room's size, and of the points that lie "
+    "so near to the true surface; by benchmarks/dense.py"
+)
 BEGIN, END = "<!-- begin figures: written by benchmarks/dense.py -->", "<!-- end figures -->"
 
 
@@ -47,7 +53,12 @@ def measured(found: dict[str, Any]) -> Iterator[None]:
     start, cpu = time.perf_counter(), time.process_time()
     yield
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    found |= {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu, "peak_mb": peak}
+    found |= {
+        "date": time.strftime("%Y-%m-%d"),
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - cpu,
+        "peak_mb": peak,
+    }
 
 
 def _sift(**extract: Any) -> ReconstructConfig:
@@ -135,15 +146,19 @@ def draw(path: Path, cloud: Cloud, model: Any, width: int = 1100, height: int = 
     cv2.imwrite(str(path), canvas[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 88])
 
 
-def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The figures as a table."""
-    yield "| scene | images | longer side | points | CPU s, one thread | peak MB | of the surface | of the points |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
+def section(found: dict[str, Any]) -> Result:
+    """The figures as a section of docs/benchmarks.md."""
+    header = ("scene", "images", "longer side", "points", "CPU s, one thread", "peak MB")
+    rows = []
     for name, row in found.items():
         shares = [f"{100 * row[key]:.1f} %" if key in row else "–" for key in ("of_surface", "of_points")]
-        side = row.get("longer_side", max(SIZE))
         numbers = [f"{row[key]:,.0f}" for key in ("points", "cpu_seconds", "peak_mb")]
-        yield f"| {name} | {row['images']} | {side} | {' | '.join([*numbers, *shares])} |"
+        rows.append((name, f"{row['images']}", f"{row.get('longer_side', max(SIZE))}", *numbers, *shares))
+    table = Table((*header, "of the surface", "of the points"), tuple(rows))
+    when = ", ".join(dict.fromkeys(row["date"] for row in found.values() if "date" in row))
+    return Result(
+        "dense", {"dense": found}, list(found.values()), "scenes", [table], f"{NOTE} {when}".strip(), {}, 1, 0
+    )
 
 
 def write_docs(path: Path, found: dict[str, Any]) -> None:
@@ -151,7 +166,8 @@ def write_docs(path: Path, found: dict[str, Any]) -> None:
     text = path.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    path.write_text("\n".join([f"{before}{BEGIN}", "", *lines(found), "", f"{END}{after}"]), encoding="utf-8")
+    (table,) = section(found).tables
+    path.write_text("\n".join([f"{before}{BEGIN}", "", table.markdown(), "", f"{END}{after}"]), encoding="utf-8")
 
 
 def main() -> None:
@@ -161,7 +177,12 @@ def main() -> None:
     parser.add_argument("--work", type=Path, metavar="WORK", help="its work folder, which is kept")
     parser.add_argument("--resize", type=int, default=1024, metavar="LONGER_SIDE")
     parser.add_argument("--picture", type=Path, metavar="FILE.jpg", help="of its dense points")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="put the figures into the page")
+    parser.add_argument(
+        "--docs",
+        type=Path,
+        metavar="FILE",
+        help="put the figures into docs/dense.md, and beside it what is for docs/benchmarks.md",
+    )
     options = parser.parse_args()
     if (options.images is None) != (options.work is None):
         parser.error("--images and --work go together")
@@ -174,9 +195,10 @@ def main() -> None:
         row = measure_images(options.images, options.work, options.resize, options.picture)
         found.setdefault(row["name"], row)
         options.results.write_text(json.dumps(found, indent=1))
-    print("\n".join(lines(found)))
+    print(section(found).text())
     if options.docs is not None:
         write_docs(options.docs, found)
+        section(found).save(options.docs.parent / MEASURED / "dense.json")
 
 
 if __name__ == "__main__":

@@ -12,12 +12,15 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from linglue.evaluation.result import Result, Table
+from linglue.evaluation.suite import MEASURED
 from linglue.io.colmap.database import write_database
 from linglue.matcher import MatcherConfig
 from linglue.sfm.match import match_pairs
@@ -93,19 +96,36 @@ def main() -> None:
     parser.add_argument("--images", type=int, nargs="+", default=[125, 250, 500, 1000], metavar="N")
     parser.add_argument("--keypoints", type=int, default=2048, metavar="N", help="per image")
     parser.add_argument("--one", type=int, metavar="N", help=argparse.SUPPRESS)  # a run of its own, for a clean peak
+    parser.add_argument("--docs", type=Path, metavar="FILE", help="docs/benchmarks.md: save the table beside it")
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(options.one, options.keypoints)))
         return
-    print("| images | pairs | disk MB | start | features | retrieval | matches | COLMAP database |")
-    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for images in options.images:
-        command = [sys.executable, __file__, "--one", str(images), "--keypoints", str(options.keypoints)]
-        row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-        stages = ("start", "features", "pairs", "matches", "database")
-        cells = [f"{row['number of pairs']:.0f}", f"{row['disk']:.0f}", *(f"{row[stage]:.0f}" for stage in stages)]
-        print(f"| {images} | {' | '.join(cells)} |", flush=True)
-    print(f"\nPeak memory in MB until the end of each stage; {options.keypoints} keypoints of 128 entries per image.")
+    found = section([_measure_apart(images, options.keypoints) for images in options.images], options.keypoints)
+    print(found.text())
+    if options.docs is not None:
+        found.save(options.docs.parent / MEASURED / "memory.json")
+
+
+def _measure_apart(images: int, keypoints: int) -> dict[str, float]:
+    """In a process of its own, for a clean peak."""
+    command = [sys.executable, __file__, "--one", str(images), "--keypoints", str(keypoints)]
+    found: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return found
+
+
+def section(rows: list[dict[str, float]], keypoints: int) -> Result:
+    """The figures as a section of docs/benchmarks.md."""
+    header = ("images", "pairs", "disk MB", "start", "features", "retrieval", "matches", "COLMAP database")
+    keys = ("images", "number of pairs", "disk", "start", "features", "pairs", "matches", "database")
+    table = Table(header, tuple(tuple(f"{row[key]:.0f}" for key in keys) for row in rows))
+    note = (
+        f"peak memory in MB until the end of each stage; {keypoints} keypoints of 128 entries per image, "
+        f"{MATCHES} matches per pair; {time.strftime('%Y-%m-%d')}, by benchmarks/pipeline_memory.py"
+    )
+    return Result(
+        "memory", {"memory": {f"{row['images']:.0f}": row for row in rows}}, rows, "sizes", [table], note, {}, 1, 0
+    )
 
 
 if __name__ == "__main__":

@@ -148,6 +148,7 @@ def measure_overhead(pairs: int = 500, keypoints: int = 2048, rounds: int = 4) -
         "pairs": pairs,
         "keypoints": keypoints,
         "rounds": rounds,
+        "workers": WORKERS,
         "matches": statistics.median(map(len, kept.values())),
         "identical": bool(same),
         "pairs_per_second": {name: 1 / statistics.median(values) for name, values in wall.items()},

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from linglue.evaluation.result import Result, Table
+from linglue.evaluation.suite import MEASURED
+
 SIZES = (10_000, 100_000, 1_000_000)
 PAIRS_PER_IMAGE = 20  # that retrieval proposes at most
 CORES = 64
@@ -199,8 +202,59 @@ ADVICE = """## What breaks first, and what to use then
 """
 
 
+def section(found: Mapping[str, Any]) -> Result:
+    """Ray beside the pool, and the simulated run, as a section of docs/benchmarks.md.
+
+    Args:
+        found: all parts of benchmarks/scaling.py.
+    """
+    overhead, run, cores = found["overhead"], found["simulation"], found["machine"]["cores"]
+    ratios = {
+        "pool": ("–", "–"),
+        "ray": tuple(f"{100 * (overhead[k] - 1):+.1f} %" for k in ("wall_ratio", "cpu_ratio")),
+    }
+    engines = tuple(
+        (
+            name,
+            f"{overhead['pairs_per_second'][name]:.2f}",
+            f"{1000 * overhead['cpu_seconds_per_pair'][name]:.0f}",
+            *ratios[name],
+        )
+        for name in ("pool", "ray")
+    )
+    peak = run["peak_mb"]
+    numbers = (f"{run['pairs']:,}", f"{run['seconds']:.0f}", f"{run['pairs_per_second']:.0f}")
+    memory = (
+        f"{1000 * run['driver_cpu_seconds']:.1f}",
+        *(f"{peak[name]:.0f}" for name in ("driver", "worker", "store")),
+    )
+    tables = [
+        Table(("engine", "pairs per second", "CPU ms per pair", "overhead, clock", "overhead, CPU"), engines),
+        Table(
+            (
+                "images",
+                "pairs",
+                "s",
+                "pairs per second",
+                "driver, CPU ms per pair",
+                "driver MB",
+                "worker MB",
+                "store MB",
+            ),
+            ((f"{run['images']:,}", *numbers, *memory),),
+        ),
+    ]
+    note = (
+        f"{overhead['pairs']} pairs of {overhead['keypoints']} keypoints (synthetic SIFT), {overhead['workers']} "
+        f"workers of one thread on the same {cores} cores, in turns over {overhead['rounds']} rounds, medians, load "
+        f"{overhead['load_before']:.1f} before; matches {'identical' if overhead['identical'] else 'NOT identical'}; "
+        f"below, a run by Ray with a matcher that takes no time; {overhead['date']}, by benchmarks/scaling.py"
+    )
+    return Result("ray", {"ray": {"overhead": overhead, "simulation": run}}, [run], "runs", tables, note, {}, 1, 0)
+
+
 def write_docs(path: Path, found: Mapping[str, Any]) -> None:
-    """Write the page and its picture.
+    """Write the page, its picture, and what is for docs/benchmarks.md.
 
     Args:
         path: docs/scaling.md.
@@ -218,3 +272,4 @@ def write_docs(path: Path, found: Mapping[str, Any]) -> None:
     ]
     path.write_text("\n".join(parts), encoding="utf-8")
     draw_costs(path.parent / "images" / "scaling.png", found)
+    section(found).save(path.parent / MEASURED / "ray.json")

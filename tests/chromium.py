@@ -76,6 +76,13 @@ class Browser:
             assert time.monotonic() < deadline, f"{wanted!r} is not in {self.text()!r}"
             time.sleep(0.3)
 
+    def place(self, selector: str) -> tuple[float, float]:
+        """The middle of the first element that a CSS selector finds."""
+        element = f"document.querySelector({json.dumps(selector)})"
+        expression = f"(r=>[r.x+r.width/2,r.y+r.height/2])({element}.getBoundingClientRect())"
+        found = self._call("Runtime.evaluate", expression=expression, returnByValue=True)["result"]["value"]
+        return float(found[0]), float(found[1])
+
     def click(self, x: float, y: float) -> None:
         """Press and release the left button."""
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):

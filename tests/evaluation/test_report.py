@@ -6,6 +6,7 @@ from pathlib import Path
 import cv2
 import pytest
 
+from chromium import Browser
 from evaluation.tasks.test_homography import write_data_set
 from linglue.errors import LinGlueError
 from linglue.evaluation import figures, suite
@@ -47,6 +48,27 @@ def test_the_page_has_all_inside(result: Result, tmp_path: Path) -> None:
     assert "<title>A &amp; B</title>" in page and "2 cores" in page and "data:image/png;base64," in page
     assert page.count("<table>") == len(result.tables) and "<tr class=ours><td class=l>overall</td>" in page
     assert not re.search(r'(src|href)="(?!data:)', page)  # nothing is loaded from elsewhere
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_click_sorts_a_table(tmp_path: Path) -> None:
+    table = Table(("method", "points"), (("b", "900"), ("a", "1,200"), ("d", "–"), ("c", "40")))
+    result = Result("dense", {}, [{}], "rows", [table], "", {}, 1, 0)
+    write_html(tmp_path / "report.html", "Sorted", {"dense": result}, {}, [])
+
+    def order(browser: Browser) -> str:
+        return "".join(line[0] for line in browser.text().splitlines() if line[:2] in ("a\t", "b\t", "c\t", "d\t"))
+
+    with Browser(tmp_path) as browser:
+        browser.open((tmp_path / "report.html").as_uri())
+        browser.wait_for_text("1,200")
+        assert order(browser) == "badc"
+        x, y = browser.place("th:nth-child(2)")
+        browser.click(x, y)
+        assert order(browser) == "cbad"  # numbers as numbers, what is none comes last
+        browser.click(x, y)
+        assert order(browser) == "abcd"
 
 
 def test_a_result_survives_a_file(result: Result, tmp_path: Path) -> None:
@@ -135,6 +157,26 @@ def test_a_section_that_cannot_run_keeps_no_other_from_it(tmp_path: Path, monkey
     results, failed = suite.run(suite.Suite(tmp_path, tmp_path / "work"))
     assert list(results) == ["scores"]
     assert failed["pose"] == "broken" and failed["homography"].startswith("no data (")
+
+
+def test_several_sections_at_a_time(tmp_path: Path) -> None:
+    whole = suite.Suite(tmp_path, tmp_path / "work", workers=2)
+    results, failed = suite.run(whole)  # in two processes, which find nothing
+    assert not results and failed.keys() == suite.SECTIONS.keys()
+    assert all(why.startswith("no data (") for why in failed.values())
+    assert sorted(name for lane in suite.LANES for name in lane) == sorted(suite.SECTIONS)
+
+
+def test_what_other_benchmarks_measured_is_in_the_document(tmp_path: Path) -> None:
+    table = Table(("scene", "points"), (("room", "465,167"),))
+    result = Result("dense", {}, [{"points": 465167}], "scenes", [table], "a note on rooms", {}, 1, 0)
+    result.save(tmp_path / suite.MEASURED / "dense.json")
+    whole = suite.Suite(tmp_path, tmp_path / "work")
+    whole.results.mkdir(parents=True)
+    suite.write_suite(whole, {}, tmp_path / "benchmarks.md")
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert "## Dense points" in text and "465,167" in text and "a note on rooms" in text
+    assert "465,167" in (tmp_path / "work" / "results" / "report.html").read_text()
 
 
 def test_new_weights_make_a_section_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

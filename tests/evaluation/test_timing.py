@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from linglue.evaluation.timing import COVISIBLE, Limits, Subject, measure, measure_apart, synthetic_pair, warp
+from linglue.evaluation.subjects import Subject
+from linglue.evaluation.timing import COVISIBLE, Limits, measure, measure_apart, synthetic_pair, warp
 
 
 def test_synthetic_keypoints_are_half_matched_and_the_same_every_time() -> None:
@@ -33,4 +34,14 @@ def test_a_process_of_its_own_may_fail(tmp_path: object, monkeypatch: pytest.Mon
     assert measure_apart(Subject("linear-sinkhorn", "sift"), 8192, limits=Limits(megabytes=300)) == "too much memory"
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.delenv("LINGLUE_PEERS", raising=False)
-    assert measure_apart(Subject("superglue"), 300) == "no weights"
+    found = measure_apart(Subject("superglue-10"), 300, repeats=1)
+    assert not isinstance(found, str) and [cost.part for cost in found] == ["network", "matching"]
+    assert all(cost.untrained for cost in found)
+
+
+def test_images_stand_for_keypoints_where_there_are_none(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("kornia")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.delenv("LINGLUE_PEERS", raising=False)
+    (cost,) = measure(Subject("loftr"), 60, repeats=1)  # of 7 times 9 squares
+    assert cost.part == "network" and cost.cpu_seconds > 0 and cost.untrained

@@ -69,6 +69,7 @@ def test_what_is_wrong_is_one_line(tmp_path):
         ReportConfig(pairs=-1)
 
 
+@pytest.mark.browser
 @pytest.mark.slow
 def test_a_browser_draws_the_model(report, tmp_path):
     def plot_is_there(seen):

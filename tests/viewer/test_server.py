@@ -121,6 +121,7 @@ def test_nothing_in_the_folder_changes(reconstruction, viewer):
     assert {path: path.read_bytes() for path in reconstruction.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.browser
 @pytest.mark.slow
 def test_a_browser_draws_the_scene_and_a_click_changes_the_view(viewer, tmp_path):
     def amber(seen):  # where cameras are drawn

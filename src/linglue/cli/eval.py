@@ -10,6 +10,7 @@ from typing import Any
 
 from linglue import evaluation
 from linglue.cli import common
+from linglue.core.pool import Pool
 from linglue.dense.dense import DenseConfig
 from linglue.errors import LinGlueError
 from linglue.evaluation.estimators import HOMOGRAPHY_ESTIMATORS
@@ -18,7 +19,7 @@ from linglue.evaluation.peers import ENVIRONMENT
 from linglue.evaluation.report import write_html
 from linglue.evaluation.result import Result
 from linglue.evaluation.sections import SCENES, SECTIONS, Suite
-from linglue.evaluation.suite import DATA, write_suite
+from linglue.evaluation.suite import DATA, MEASURED, write_suite
 from linglue.evaluation.suite import run as run_suite
 from linglue.evaluation.tasks.ablation import KEYPOINTS
 from linglue.evaluation.tasks.pose import ESTIMATOR_THRESHOLD, MAX_GAP
@@ -224,8 +225,13 @@ def _add_all(parser: argparse.ArgumentParser) -> None:
     _add_weights_dir(parser)
     parser.add_argument("--quick", action="store_true", help="a small part of everything, in minutes")
     parser.add_argument("--only", nargs="+", default=[], metavar="SECTION", help=f"of {', '.join(SECTIONS)}")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="also write a document, such as docs/benchmarks.md")
-    common.add_engine(parser, workers="1")
+    parser.add_argument(
+        "--docs",
+        type=Path,
+        metavar="FILE",
+        help=f"also write a document, e.g. docs/benchmarks.md, with what other benchmarks left in {MEASURED}/ there",
+    )
+    common.add_engine(parser)
     _add_output(parser, "all")
 
 
@@ -336,8 +342,10 @@ def _run_all(options: argparse.Namespace) -> None:
     """Every task; tables, report.html, JSON and CSV of each section, and maybe the document."""
     data = options.data or Path(os.environ.get(DATA, "../shared/data"))
     report = common.Report(options.json)
-    engine = common.engine(options, "cpu", 1)
-    suite = Suite(data, options.output, options.quick, engine, options.scenes, options.weights_dir)
+    engine, workers = common.engine(options, "cpu"), 1
+    if isinstance(engine, Pool):  # its processes take whole sections: then times within a table are comparable
+        engine, workers = Pool(), engine.workers
+    suite = Suite(data, options.output, options.quick, engine, options.scenes, options.weights_dir, workers=workers)
     results, failed = run_suite(suite, options.only)
     files = write_suite(suite, results, options.docs)
     for name, result in results.items():

@@ -15,7 +15,7 @@ from linglue.evaluation.result import Result
 from linglue.evaluation.store import Prediction
 from linglue.evaluation.tasks.homography import CORRECT, HomographyPair
 from linglue.evaluation.tasks.pose import MANY
-from linglue.evaluation.tasks.scalability import growth
+from linglue.evaluation.tasks.scalability import growth, shown_name
 from linglue.geometry.homography import reprojection_errors
 from linglue.matcher import Matcher
 from linglue.matching.nearest import nearest_both_ways
@@ -80,7 +80,8 @@ def _scalability(result: Result, path: Path) -> None:
             x, y = accuracy.setdefault(method, ([], []))
             x.append(int(count))
             y.append(100 * values["auc"]["5"])
-    labels = {name: f"{name}, n^{of['total']['cpu_seconds']:.1f}" for name, of in exponents.items()}
+    grown = {name: of["total"]["cpu_seconds"] for name, of in exponents.items() if "cpu_seconds" in of["total"]}
+    labels = {name: f"{shown_name(name, totals)}, n^{exponent:.1f}" for name, exponent in grown.items()}
     plots.plot_growth(path, panels, labels, {"pose AUC@5°, %": accuracy} if accuracy else {})
 
 

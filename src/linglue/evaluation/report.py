@@ -24,22 +24,31 @@ TITLES = {
     "front-ends": "Front-ends alone",
     "scalability": "Time, memory and accuracy against the number of keypoints",
     "ablation": "What each part contributes",
+    "ray": "Many machines: Ray beside the process pool",
+    "dense": "Dense points",
+    "viewing": "Looking at a model",
+    "memory": "Memory of the pipeline",
 }
+OTHER_SECTIONS = ("ray", "dense", "viewing", "memory")  # measured by scripts of their own
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#222}
 h1,h2{line-height:1.2}table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .7rem;border-bottom:1px solid #ddd;text-align:right}
 th{cursor:pointer;background:#f3f3f3;position:sticky;top:0}
+th[data-d="1"]::after{content:" ▲"}th[data-d="-1"]::after{content:" ▼"}
 td.l,th.l{text-align:left}tr.ours td{font-weight:600;background:#fff6ec}
 p.note{color:#555;font-size:.9em}img{max-width:100%}div.t{overflow-x:auto}
 """
 _SCRIPT = """
 for(const th of document.querySelectorAll('th'))th.onclick=()=>{
- const i=[...th.parentNode.children].indexOf(th),b=th.closest('table').tBodies[0];
- const d=th.dataset.d=th.dataset.d=='1'?'-1':'1';
- const v=r=>r.cells[i].textContent,n=s=>parseFloat(s);
- [...b.rows].sort((p,q)=>{const x=v(p),y=v(q);
-  return d*(isNaN(n(x))||isNaN(n(y))?x.localeCompare(y):n(x)-n(y))}).forEach(r=>b.append(r))}
+ const row=[...th.parentNode.children],i=row.indexOf(th),b=th.closest('table').tBodies[0];
+ const d=th.dataset.d=='1'?-1:1;
+ for(const other of row)delete other.dataset.d;
+ th.dataset.d=d;
+ const v=r=>r.cells[i].textContent,n=s=>parseFloat(s.replaceAll(',',''));
+ [...b.rows].sort((p,q)=>{const x=v(p),y=v(q),k=n(x),l=n(y);
+  if(isNaN(k)&&isNaN(l))return d*x.localeCompare(y);
+  return isNaN(k)?1:isNaN(l)?-1:d*(k-l)}).forEach(r=>b.append(r))}
 """
 
 
@@ -130,14 +139,14 @@ figures were seen in between. Held-out scenes are image collections with poses f
 LightGlue (`benchmarks/pose_scenes.py`), which favours `aliked:lightglue` a little.
 """
 STANDINGS = """Against the best of the others on the same features, measure by measure."""
-OTHER_PAGES = """## Measured on pages of their own
+OTHER_PAGES = """## Pages of their own
 
-- [Many machines](scaling.md): Ray beside the process pool, a run of 10,000 images, what 1,000,000 cost
-  (`benchmarks/scaling.py`).
-- [Dense points](dense.md): accuracy, completeness, time and memory (`benchmarks/dense.py`).
-- [Viewing](viewing.md): time to a page, size of a report (`benchmarks/viewing.py`).
+- [Many machines](scaling.md): how Ray is used, what 1,000,000 images cost (`benchmarks/scaling.py`);
+  [dense points](dense.md) (`benchmarks/dense.py`); [viewing](viewing.md) (`benchmarks/viewing.py`).
 - [Accuracy on real pairs](accuracy.md): the sections on held-out scenes, extreme views and scores in a document of
-  their own (`benchmarks/accuracy.py`); [performance](performance.md) (`benchmarks/speed.py`).
+  their own (`benchmarks/accuracy.py`); [models](models.md): that on front-ends (`benchmarks/front_ends.py`).
+- [Performance](performance.md): all methods in turns in one process beside the floors of what a CPU can do
+  (`benchmarks/speed.py`); the table of growth above gives every part a process of its own, for its memory.
 """
 OTHER_DATA = """## Other data sets
 

@@ -118,8 +118,9 @@ class Result:
         """Write all of it as one JSON file, for `Result.load`.
 
         Args:
-            path: of the file.
+            path: of the file; its folder is made.
         """
+        path.parent.mkdir(parents=True, exist_ok=True)
         content = {**vars(self), "tables": [vars(table) for table in self.tables]}
         write_json(path, content)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from linglue.core.engine import Engine
 from linglue.core.pool import Pool
+from linglue.dense.dense import DenseConfig
 from linglue.errors import LinGlueError
 from linglue.evaluation.methods import find_front_end_file
 from linglue.evaluation.result import Result
@@ -52,10 +53,17 @@ QUICK_METHODS = (
     *("sift:mnn", "sift:ratio", "sift:adalam", "sift:linglue"),
     *("superpoint:superglue-10", "superpoint:linglue", "aliked:lightglue", "aliked:linglue", "loftr"),
 )
-QUICK_MODEL_METHODS = ("linpoint:mnn", "linpoint:linglue", "sift:ratio", "sift:linglue")
-QUICK_SEQUENCES = {"oxford": ("v_graf", "i_leuven"), "evd": ("v_graf", "v_cafe", "v_there")}
-QUICK_SCENES = 2
-QUICK_SUBJECTS = ("linglue", "geo", "pair", "linear", "linear-sinkhorn", "mnn", "superglue-10", "lightglue")
+QUICK_MODEL_METHODS = (
+    *("linpoint:mnn", "linpoint:linglue", "sift:ratio", "sift:linglue"),
+    *("superpoint:superglue-10", "superpoint:linglue", "aliked:lightglue", "aliked:linglue"),
+)
+QUICK_SEQUENCES = {
+    "oxford": ("v_graf", "v_boat", "i_leuven", "i_trees"),
+    "evd": ("v_adam", "v_cafe", "v_cat", "v_graf", "v_grand", "v_there"),
+}
+QUICK_SCENES = 4
+QUICK_DENSE = 256  # longer side of the images that dense points are made of
+QUICK_LEFT_OUT = ("superglue", "colmap-sift", "pair-wo-sep", "pair-wo-sep-inp")  # of the subjects of scalability
 TIMED = ("v_graf/1.png", "v_wall/1.png", "i_leuven/1.png", "v_boat/1.png")  # of oxford: front-ends are timed with them
 ACCURACY = ("linpoint:mnn", "linpoint:linglue", "sift:mnn", "sift:linglue", "aliked:lightglue/4096")
 ABLATED = (DEFAULT_FEATURES, "superpoint", "sift")
@@ -78,6 +86,7 @@ class Suite:
             pose_scenes of the data.
         networks: folder of networks for the ablation besides those in the package.
         without: methods that are left out, e.g. because they take hours.
+        workers: sections measured at a time, each in a process of its own; the cores are shared out among them.
     """
 
     data: Path
@@ -87,6 +96,7 @@ class Suite:
     scenes: Path | None = None
     networks: Path | None = None
     without: tuple[str, ...] = ()
+    workers: int = 1
 
     @property
     def results(self) -> Path:
@@ -125,8 +135,7 @@ class Suite:
 
     def epfl(self) -> list[Path]:
         """The two small scenes of the ETH benchmark."""
-        scenes = [self.folder(f"epfl/{name}") for name in ("Herz-Jesus-P8", "fountain-P11")]
-        return scenes[:1] if self.quick else scenes
+        return [self.folder(f"epfl/{name}") for name in ("Herz-Jesus-P8", "fountain-P11")]
 
     def held_out(self) -> list[Path]:
         """Scenes that nothing was learned from."""
@@ -166,12 +175,18 @@ Section = Callable[[Suite], Result]
 
 def _homography(suite: Suite) -> Result:
     methods, work = suite.methods(METHODS, QUICK_METHODS), suite.work / "oxford"
-    return homography.evaluate(suite.planes("oxford"), methods, work, suite.extract(), estimators=["poselib"])
+    return _on_planes(suite, "oxford", methods, work)
+
+
+def _on_planes(suite: Suite, data: str, methods: Sequence[str], work: Path) -> Result:
+    extract, engine = suite.extract(), suite.engine
+    return homography.evaluate(suite.planes(data), methods, work, extract, estimators=["poselib"], engine=engine)
 
 
 def _pose(suite: Suite) -> Result:
     methods, gap = suite.methods(METHODS, QUICK_METHODS), 2 if suite.quick else pose.MAX_GAP
-    return pose.evaluate(suite.epfl(), methods, suite.work / "epfl", suite.extract(), max_gap=gap)
+    extract, engine = suite.extract(), suite.engine
+    return pose.evaluate(suite.epfl(), methods, suite.work / "epfl", extract, max_gap=gap, engine=engine)
 
 
 def _scenes(suite: Suite) -> Result:
@@ -181,7 +196,7 @@ def _scenes(suite: Suite) -> Result:
 
 def _planes(suite: Suite) -> Result:
     methods, work = suite.methods(SCENE_METHODS, QUICK_METHODS[:-1]), suite.work / "evd"
-    return homography.evaluate(suite.planes("evd"), methods, work, suite.extract(), estimators=["poselib"])
+    return _on_planes(suite, "evd", methods, work)
 
 
 def _scores(suite: Suite) -> Result:
@@ -191,7 +206,9 @@ def _scores(suite: Suite) -> Result:
 def _reconstruction(suite: Suite) -> Result:
     methods = [*suite.methods(MODEL_METHODS, QUICK_MODEL_METHODS), reconstruction.COLMAP]
     extract = suite.extract(keypoints=10000, resize=None)
-    return reconstruction.evaluate(suite.epfl(), methods, suite.work / "epfl", extract, engine=suite.engine)
+    dense = DenseConfig(longer_side=QUICK_DENSE) if suite.quick else DenseConfig()
+    work, engine = suite.work / "epfl", suite.engine
+    return reconstruction.evaluate(suite.epfl(), methods, work, extract, engine=engine, dense=dense)
 
 
 def _localization(suite: Suite) -> Result:
@@ -213,10 +230,10 @@ def _front_ends(suite: Suite) -> Result:
 def _scalability(suite: Suite) -> Result:
     return scalability.evaluate(
         suite.work / "epfl",
-        [s for s in scalability.SUBJECTS if not suite.quick or s.name in QUICK_SUBJECTS],
-        SIZES[:3] if suite.quick else SIZES,
+        [s for s in scalability.SUBJECTS if not suite.quick or s.name not in QUICK_LEFT_OUT],
+        SIZES[:-1] if suite.quick else SIZES,
         repeats=1 if suite.quick else 3,
-        limits=Limits(seconds=60) if suite.quick else Limits(),
+        limits=Limits(seconds=25) if suite.quick else Limits(),
         scenes=suite.epfl(),
         methods=suite.methods(ACCURACY, ACCURACY[:-1]),
         extract=suite.extract(),
@@ -225,15 +242,15 @@ def _scalability(suite: Suite) -> Result:
 
 
 def _ablation(suite: Suite) -> Result:
-    scenes = [] if suite.quick else suite.epfl()
+    scenes = suite.epfl()[:1] if suite.quick else suite.epfl()
     kinds = [kind for kind in ABLATED if _at_hand(suite.extract(kind))]
     return ablation.evaluate(
         [suite.planes("oxford")],
         scenes,
         suite.work / "ablation",
-        [suite.extract(kind) for kind in (kinds[:1] if suite.quick else kinds)],
+        [suite.extract(kind) for kind in kinds],
         folder=suite.networks,
-        keypoints=(512, 1024) if suite.quick else ablation.KEYPOINTS,
+        keypoints=ablation.KEYPOINTS[:2] if suite.quick else ablation.KEYPOINTS,
         engine=suite.engine,
     )
 
@@ -258,3 +275,9 @@ SECTIONS: dict[str, Section] = {
     "scalability": _scalability,
     "ablation": _ablation,
 }
+LANES = (  # sections of a lane use the same folders, one after another; lanes can be measured at the same time
+    ("pose", "reconstruction", "localization", "scalability"),
+    ("homography", "planes", "scenes", "front-ends"),
+    ("ablation",),
+    ("scores",),
+)

@@ -11,23 +11,29 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import cv2
 import torch
 
 from linglue.core.fingerprint import PACKAGE, code_sha256, file_sha256, settings_hash
+from linglue.core.pool import Pool
+from linglue.core.progress import Verbosity, set_verbosity, verbosity
 from linglue.errors import LinGlueError
 from linglue.evaluation import figures, pair_pictures
 from linglue.evaluation.peers import ENVIRONMENT
-from linglue.evaluation.report import about, write_html, write_markdown
+from linglue.evaluation.report import OTHER_SECTIONS, about, write_html, write_markdown
 from linglue.evaluation.result import Result, read_json, write_json
-from linglue.evaluation.sections import SECTIONS, NoData, Suite
+from linglue.evaluation.sections import LANES, SECTIONS, NoData, Suite
 
 DATA = "LINGLUE_DATA"  # environment variable: the folder of data
+MEASURED = "measured"  # folder beside the document: sections that other benchmarks measured and saved as JSON
 PACKAGES = ("linglue", "torch", "numpy", "opencv-python-headless", "kornia", "transformers", "pycolmap", "poselib")
 
 
@@ -47,25 +53,51 @@ def run(suite: Suite, only: Sequence[str] = ()) -> tuple[dict[str, Result], dict
     if not suite.data.is_dir():
         raise LinGlueError(f"{suite.data}: no such folder, expected the one with oxford/ and epfl/")
     suite.results.mkdir(parents=True, exist_ok=True)
-    made_from = _made_from(suite)
     failed: dict[str, str] = {}
-    for name in only or SECTIONS:
-        path, stamp = suite.results / f"{name}.json", suite.results / f"{name}.stamp.json"
-        if path.is_file() and stamp.is_file() and read_json(stamp)["made_from"] == made_from:
-            continue
-        start, cpu = time.perf_counter(), _cpu_seconds()
-        try:
-            result = SECTIONS[name](suite)
-        except NoData as error:
-            failed[name] = f"no data ({error})"
-            continue
-        except LinGlueError as error:
-            failed[name] = str(error)
-            continue
-        result.save(path)
-        spent = {"seconds": time.perf_counter() - start, "cpu_seconds": _cpu_seconds() - cpu}
-        write_json(stamp, {"made_from": made_from, **spent, **machine()})
+    lanes = [lane for names in LANES if (lane := tuple(name for name in names if name in (only or SECTIONS)))]
+    for _, problems in Pool(suite.workers).run(partial(_make_worker, suite, verbosity()), lanes):
+        failed |= problems
     return load(suite, only), failed
+
+
+def _make_worker(suite: Suite, said: Verbosity) -> Callable[[Sequence[str]], dict[str, str]]:
+    """What measures the sections of a lane, with one thread; several processes say a line about each section."""
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    made_from, several = _made_from(suite), suite.workers > 1
+    if several:
+        set_verbosity(Verbosity.QUIET)  # bars of several processes would be drawn over each other
+
+    def work(names: Sequence[str]) -> dict[str, str]:
+        failed: dict[str, str] = {}
+        for name in names:
+            start = time.perf_counter()
+            why = _measure(suite, name, made_from)
+            if why is not None:
+                failed[name] = why
+            if several and said is not Verbosity.QUIET:
+                print(f"{name}: {why or f'{time.perf_counter() - start:.0f} s'}", file=sys.stderr, flush=True)
+        return failed
+
+    return work
+
+
+def _measure(suite: Suite, name: str, made_from: str) -> str | None:
+    """Measure a section and keep it, unless it is there; returns why it could not be."""
+    path, stamp = suite.results / f"{name}.json", suite.results / f"{name}.stamp.json"
+    if path.is_file() and stamp.is_file() and read_json(stamp)["made_from"] == made_from:
+        return None
+    start, cpu = time.perf_counter(), _cpu_seconds()
+    try:
+        result = SECTIONS[name](suite)
+    except NoData as error:
+        return f"no data ({error})"
+    except LinGlueError as error:
+        return str(error)
+    result.save(path)
+    spent = {"seconds": time.perf_counter() - start, "cpu_seconds": _cpu_seconds() - cpu}
+    write_json(stamp, {"made_from": made_from, **spent, **machine()})
+    return None
 
 
 def _made_from(suite: Suite) -> str:
@@ -119,11 +151,22 @@ def write_suite(suite: Suite, results: Mapping[str, Result], document: Path | No
     if "homography" in results:
         pictures["homography"] += pair_pictures.draw(suite)
     found = stamps(suite, list(results))
+    others = {} if document is None else load_measured(document.parent / MEASURED)
     page = suite.results / "report.html"
-    write_html(page, "LinGlue: benchmarks", results, pictures, about(found, suite.quick))
+    write_html(page, "LinGlue: benchmarks", {**results, **others}, pictures, about(found, suite.quick))
     if document is not None:
-        write_markdown(document, results, found, suite.quick)
+        write_markdown(document, {**results, **others}, found, suite.quick)
     return [*files, page, *([document] if document else [])]
+
+
+def load_measured(folder: Path) -> dict[str, Result]:
+    """What other benchmarks (benchmarks/scaling.py, dense.py, viewing.py, …) measured, by section.
+
+    Args:
+        folder: where they saved it; it need not be there.
+    """
+    paths = {name: folder / f"{name}.json" for name in OTHER_SECTIONS}
+    return {name: Result.load(path) for name, path in paths.items() if path.is_file()}
 
 
 def machine() -> dict[str, Any]:

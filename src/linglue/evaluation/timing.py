@@ -1,8 +1,8 @@
 """Time and peak memory of the parts of a matcher against the number of keypoints: the one way to measure them.
 
 Keypoints are synthetic: points under a smooth warp with noisy descriptors, scales and orientations, and in both images
-as many others again that match nothing. Presets without weights run as the identity start, so that as many matches
-as in a real image reach the matching. Every measurement has a process of its own, which may fail or run out of memory.
+as many others again that match nothing. Every measurement has a process of its own, which may fail or run out of
+memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,9 +28,7 @@ import torch
 
 from linglue.core.progress import Stopwatch
 from linglue.errors import is_out_of_memory
-from linglue.matching.match import MatchingConfig, match_descriptors
-from linglue.network.linglue import LinGlue, matchable
-from linglue.network.weights import PRESETS, LinGlueConfig, require_weights
+from linglue.evaluation.subjects import DIMS, Subject, build
 from linglue.types import Features, ImageSize
 
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
@@ -39,26 +37,6 @@ SIZE = ImageSize(1600, 1200)
 COVISIBLE = 0.5  # part of the keypoints that has a true match
 NOISE = (0.3, 1.4)  # of a descriptor against its true match, relative to its length: from, to
 WARM_UP = 256  # keypoints of the run that loads libraries and fills caches
-DIMS = {"sift": 128, "superpoint": 256, "aliked": 128, "disk": 128, "xfeat": 64, "linpoint": 64}
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is timed: a preset of ours, the packaged network of a front-end, or any matcher by name.
-
-    Args:
-        name: of `network.weights.PRESETS` or of `matcher.MATCHERS`; "linglue": the packaged network for `features`, as
-            users get it.
-        features: kind of the features it gets.
-    """
-
-    name: str
-    features: str = "superpoint"
-
-    @property
-    def dim(self) -> int:
-        """Length of the descriptors."""
-        return DIMS[self.features]
 
 
 @dataclass(frozen=True)
@@ -73,6 +51,7 @@ class Cost:
         cpu_seconds: the same in CPU time, which a busy machine changes less.
         megabytes: by which the resident set grew at most.
         matches: found in the pair.
+        untrained: whether it ran with random weights, for want of its own.
     """
 
     subject: str
@@ -82,6 +61,7 @@ class Cost:
     cpu_seconds: float
     megabytes: float
     matches: int
+    untrained: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,61 +164,6 @@ def _status(name: str) -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-Run = Callable[[Features, Features, Stopwatch], int]  # matches a pair, puts its parts into stages, returns the number
-
-
-def build(subject: Subject) -> Run:
-    """A function that matches a pair and says which part is running.
-
-    Args:
-        subject: a preset of ours or a matcher by name.
-
-    Raises:
-        LinGlueError: it is unknown or lacks its weights.
-    """
-    if subject.name in PRESETS:
-        return _parts_of(_preset(subject))
-    if subject.name == "linglue":
-        return _parts_of(LinGlue.load(require_weights(subject.features)).eval())
-    from linglue.matcher import MatcherConfig
-
-    matcher = MatcherConfig(subject.name, subject.features).build()
-    parts = getattr(matcher, "match_in_parts", None)
-    if parts is not None:
-        return lambda zero, one, watch: len(parts(zero, one, watch))
-    part = "network" if hasattr(matcher, "net") else "matching"
-
-    def whole(features0: Features, features1: Features, watch: Stopwatch) -> int:
-        with watch.stage(part):
-            return len(matcher.match(features0, features1))
-
-    return whole
-
-
-def _preset(subject: Subject) -> LinGlue:
-    """The identity start of a preset: the network keeps the directions that carry most of the descriptors."""
-    config = LinGlueConfig.preset(subject.name, subject.dim)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        network = LinGlue(config).eval()
-    network.initialise_identity(torch.eye(subject.dim, config.dim))
-    return network
-
-
-def _parts_of(network: LinGlue) -> Run:
-    """What a `Matcher` does with a pair, as two parts; nothing is remembered from one pair to the next."""
-
-    def run(features0: Features, features1: Features, watch: Stopwatch) -> int:
-        entry0, entry1 = features0.tensors(), features1.tensors()
-        with watch.stage("network"):
-            encoded = network.encode(entry0, entry1)
-        (pair,) = matchable(entry0, entry1, encoded.descriptors0, encoded.descriptors1)
-        with watch.stage("matching"):
-            return len(match_descriptors(*pair, MatchingConfig(), network.dustbin, network.voting)[0])
-
-    return run
-
-
 @torch.inference_mode()
 def measure(subject: Subject, keypoints: int, threads: int = 1, repeats: int = 3) -> list[Cost]:
     """The costs of all parts of a subject, in this process.
@@ -250,7 +175,7 @@ def measure(subject: Subject, keypoints: int, threads: int = 1, repeats: int = 3
         repeats: runs, of which medians are taken.
     """
     torch.set_num_threads(threads)
-    run = build(subject)
+    run, untrained = build(subject)
     run(*synthetic_pair(WARM_UP, subject.features), Stopwatch())
     pair, probes, matches = synthetic_pair(keypoints, subject.features), [], 0
     for _ in range(repeats):
@@ -265,6 +190,7 @@ def measure(subject: Subject, keypoints: int, threads: int = 1, repeats: int = 3
             statistics.median(probe.cpu_seconds[part] for probe in probes),
             max(probe.bytes[part] for probe in probes) / 2**20,
             matches,
+            untrained,
         )
         for part in probes[0].seconds
     ]
@@ -283,7 +209,7 @@ def measure_apart(
         limits: when it is given up.
 
     Returns:
-        The costs, or why there are none: "no weights", "too slow", "too much memory".
+        The costs, or why there are none: "too slow", "too much memory", or the last line of an error.
     """
     limits = limits or Limits()
     request = {**asdict(subject), "keypoints": keypoints, "threads": threads, "repeats": repeats}
@@ -297,8 +223,7 @@ def measure_apart(
         return "too slow"
     if done.returncode:
         return _FAILURES.get(done.returncode) or _last_line(done.stderr)
-    found = json.loads(done.stdout)
-    return found if isinstance(found, str) else [Cost(**cost) for cost in found]
+    return [Cost(**cost) for cost in json.loads(done.stdout)]
 
 
 _PATIENCE = 20  # times the limit, in wall-clock seconds: for a process that does not even compute
@@ -314,20 +239,15 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["failed"])[-1]
 
 
-def _child(request: dict[str, Any]) -> list[dict[str, Any]] | str:
+def _child(request: dict[str, Any]) -> list[dict[str, Any]]:
     """What a process of `measure_apart` does."""
-    from linglue.evaluation.peers import NoWeights
-
     limits = Limits(**request.pop("limits"))
     memory = _status("VmSize") + limits.megabytes * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     seconds = math.ceil(time.process_time() + limits.seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     subject = Subject(request.pop("name"), request.pop("features"))
-    try:
-        return [asdict(cost) for cost in measure(subject, **request)]
-    except NoWeights:
-        return "no weights"
+    return [asdict(cost) for cost in measure(subject, **request)]
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from linglue.evaluation.subjects import Subject
 from linglue.evaluation.tasks import scalability
-from linglue.evaluation.timing import Cost, Limits, Subject
+from linglue.evaluation.timing import Cost, Limits
 
 
 def fake(calls: list[tuple[str, int]]):
     def measure(subject: Subject, size: int, threads: int, repeats: int, limits: Limits):
         calls.append((subject.name, size))
         if subject.name == "superglue":
-            return "no weights"
+            return [Cost("superglue", "matching", size, 1.0, 1.0, 1.0, 7, untrained=True)]
         if subject.name == "adalam" and size > 1024:
             return "too slow"
         return [Cost(subject.name, "matching", size, 1.0, (size / 1024) ** 2 / 1000, size / 1024, 7)]
@@ -27,12 +28,12 @@ def test_tables_exponents_and_what_was_given_up(tmp_path: Path, monkeypatch: pyt
     result = scalability.evaluate(tmp_path, subjects, (1024, 2048, 4096, 8192))
     exponents = result.summary["exponents"]["mnn"]["matching"]
     assert exponents["cpu_seconds"] == pytest.approx(2) and exponents["megabytes"] == pytest.approx(1)
-    assert result.settings["given_up"] == {"adalam": "too slow", "superglue": "no weights"}
+    assert result.settings["given_up"] == {"adalam": "too slow"}
     assert calls.count(("adalam", 2048)) == 1 and ("adalam", 4096) not in calls  # larger ones are not tried
     time, memory = result.tables
     assert time.rows[0] == ("mnn", "matching", "1", "4", "16", "64", "2.00")
     assert time.rows[1] == ("adalam", "matching", "1", "–", "–", "–", "–")
-    assert time.rows[2] == ("superglue", "–", *["no weights"] * 4, "–")
+    assert time.rows[2] == ("superglue (random weights)", "matching", *["1000"] * 4, "0.00")
     assert memory.rows[0][-1] == "1.00"
 
     made = len(calls)

@@ -30,19 +30,21 @@ class LightGlue:
 
     Args:
         config: its features must be aliked, disk or xfeat. Weights come from LINGLUE_PEERS or torch's cache.
+        untrained: keep random weights, where only its time is asked.
     """
 
-    def __init__(self, config: MatcherConfig) -> None:
+    def __init__(self, config: MatcherConfig, untrained: bool = False) -> None:
         features = config.features
         if features not in FILES:
             raise LinGlueError(
                 f"matcher lightglue has no weights for {features!r} features, expected {', '.join(FILES)}"
             )
-        self.path = find_peer_file(FILES[features], "matcher lightglue")
+        self.path = None if untrained else find_peer_file(FILES[features], "matcher lightglue")
         self._kornia = need("kornia", "matcher lightglue")
         kind = need("kornia.feature", "matcher lightglue").LightGlue
         net = kind(None, **{k: v for k, v in kind.features[features].items() if k != "weights"})
-        net.load_state_dict(_renamed(self.path, net.conf.n_layers), strict=False)
+        if self.path is not None:
+            net.load_state_dict(_renamed(self.path, net.conf.n_layers), strict=False)
         self.net = net.eval().to(config.device)
         self.features = features
         self.device = config.device
@@ -52,7 +54,7 @@ class LightGlue:
         """All that decides its matches, as JSON."""
         return {
             "features": self.features,
-            "weights_sha256": file_sha256(self.path),
+            "weights_sha256": file_sha256(self.path) if self.path else None,
             "kornia": self._kornia.__version__,
             "code": code_sha256("evaluation/peers/lightglue.py"),
         }

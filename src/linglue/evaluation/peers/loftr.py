@@ -28,14 +28,18 @@ class LoFTR:
 
     Args:
         config: its device is used; weights come from its `weights`, LINGLUE_PEERS or torch's cache.
+        untrained: keep random weights, where only its time is asked.
     """
 
-    def __init__(self, config: MatcherConfig) -> None:
-        self.path = find_peer_file(FILE, "matcher loftr") if config.weights is None else Path(config.weights)
+    def __init__(self, config: MatcherConfig, untrained: bool = False) -> None:
+        self.path: Path | None = None
+        if not untrained:
+            self.path = find_peer_file(FILE, "matcher loftr") if config.weights is None else Path(config.weights)
         self._kornia = need("kornia", "matcher loftr")
         net = need("kornia.feature", "matcher loftr").LoFTR(pretrained=None)
         try:
-            net.load_state_dict(torch.load(self.path, map_location="cpu", weights_only=True)["state_dict"])
+            if self.path is not None:
+                net.load_state_dict(torch.load(self.path, map_location="cpu", weights_only=True)["state_dict"])
         except (KeyError, RuntimeError) as error:
             raise LinGlueError(f"{self.path}: no weights of LoFTR, expected {FILE} of its authors") from error
         self.net = net.eval().to(config.device)
@@ -45,7 +49,7 @@ class LoFTR:
     def settings(self) -> Mapping[str, Any]:
         """All that decides its matches, as JSON."""
         return {
-            "weights_sha256": file_sha256(self.path),
+            "weights_sha256": file_sha256(self.path) if self.path else None,
             "kornia": self._kornia.__version__,
             "code": code_sha256("evaluation/peers/loftr.py"),
         }
@@ -68,7 +72,7 @@ class LoFTR:
         """
         originals = [read_image(path) for path in (image0, image1)]
         works = [shrink(original, resize) for original in originals]
-        found = self.net({f"image{i}": self._tensor(work) for i, work in enumerate(works)})
+        found = self.forward(*works)
         order = torch.argsort(found["confidence"], descending=True, stable=True)
         points = []
         for i, (original, work) in enumerate(zip(originals, works, strict=True)):
@@ -76,6 +80,19 @@ class LoFTR:
             corner = found[f"keypoints{i}"][order].float().cpu().numpy()  # (K, 2), from the corner of a pixel
             points.append(resize_points(pixel_from_corner(corner), scale))
         return points[0], points[1], found["confidence"][order].float().cpu().numpy()
+
+    @torch.inference_mode()
+    def forward(self, image0: Image, image1: Image) -> dict[str, Tensor]:
+        """What the network finds, in pixels of these images.
+
+        Args:
+            image0: its sides should be multiples of 8.
+            image1: the same.
+        """
+        found: dict[str, Tensor] = self.net(
+            {f"image{i}": self._tensor(work) for i, work in enumerate((image0, image1))}
+        )
+        return found
 
     def _tensor(self, image: Image) -> Tensor:
         return torch.tensor(to_grey(image), device=self.device)[None, None].float() / 255  # (1, 1, H, W)

@@ -43,14 +43,15 @@ class SuperGlue:
     Args:
         config: its features must be superpoint. Weights come from LINGLUE_PEERS.
         iterations: of Sinkhorn's algorithm; 100 is the original's setting, 10 loses little and is faster.
+        untrained: keep random weights, where only its time is asked.
     """
 
-    def __init__(self, config: MatcherConfig, iterations: int = 100) -> None:
+    def __init__(self, config: MatcherConfig, iterations: int = 100, untrained: bool = False) -> None:
         if config.features != "superpoint":
             raise LinGlueError(
                 f"matcher superglue has no weights for {config.features!r} features, expected superpoint"
             )
-        self.path = find_peer_file("superglue_outdoor.pth", "matcher superglue")
+        self.path = None if untrained else find_peer_file("superglue_outdoor.pth", "matcher superglue")
         self._transformers = need("transformers", "matcher superglue")
         self._module = need("transformers.models.superglue.modeling_superglue", "matcher superglue")
         shape = self._transformers.SuperGlueConfig(
@@ -61,7 +62,8 @@ class SuperGlue:
         )
         net = self._module.SuperGlueForKeypointMatching(shape)
         del net.keypoint_detector  # ours finds the keypoints
-        net.load_state_dict(convert_state(torch.load(self.path, map_location="cpu", weights_only=True)), strict=True)
+        if self.path is not None:
+            net.load_state_dict(convert_state(torch.load(self.path, map_location="cpu", weights_only=True)))
         self.net = net.eval().to(config.device)
         self.device = config.device
         self.iterations = iterations
@@ -70,7 +72,7 @@ class SuperGlue:
     def settings(self) -> Mapping[str, Any]:
         """All that decides its matches, as JSON."""
         return {
-            "weights_sha256": file_sha256(self.path),
+            "weights_sha256": file_sha256(self.path) if self.path else None,
             "iterations": self.iterations,
             "threshold": THRESHOLD,
             "transformers": self._transformers.__version__,
@@ -131,13 +133,14 @@ class SuperGlue:
         return encoded
 
 
-def superglue_10(config: MatcherConfig) -> SuperGlue:
+def superglue_10(config: MatcherConfig, untrained: bool = False) -> SuperGlue:
     """SuperGlue with 10 iterations.
 
     Args:
         config: as for `SuperGlue`.
+        untrained: as for `SuperGlue`.
     """
-    return SuperGlue(config, iterations=10)
+    return SuperGlue(config, 10, untrained)
 
 
 def convert_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -152,7 +152,6 @@ def evaluate(
     extracts = list(extract) if isinstance(extract, Sequence) else [extract or ExtractConfig()]
     rows: list[dict[str, Any]] = []
     names: list[str] = []
-    missing: dict[str, str] = {}
     used: dict[str, str] = {}
     for number, config in enumerate(extracts):
         kind = config.extractor().kind
@@ -164,19 +163,25 @@ def evaluate(
             for count in keypoints
             for row in _measure(data, scenes, work, replace(config, max_keypoints=count), methods, engine)
         ]
-        lacking = [preset for preset in PRESETS if preset not in networks]
-        missing |= {f"{prefix}{preset}": f"no network of preset {preset} for {kind} features" for preset in lacking}
-        names += [prefix + name for name in (*methods, *lacking)]
+        names += [prefix + name for name in methods]
         used |= {f"{prefix}{preset}": path.name for preset, path in networks.items()}
+    lacking = [preset for preset in PRESETS if preset not in {name.rpartition(": ")[2] for name in used}]
+    missing = {preset: f"no network of preset {preset} for any of the features" for preset in lacking}
     settings = {
         **common_settings("ablation", extracts[0], {}),
         "networks": used,
         "data": [str(folder) for folder in (*data, *scenes)],
     }
-    summary: dict[str, dict[str, dict[str, Any]]] = {}
+    found = ("ablation", _summary(rows), rows, "cells", tables(rows, [*names, *lacking]), NOTE, settings)
+    return Result(*found, len(rows), 0, missing)
+
+
+def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """The rows by task and number of keypoints, and by method."""
+    summary: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         summary.setdefault(f"{row['task']} {row['keypoints']}", {})[row["method"]] = row
-    return Result("ablation", summary, rows, "cells", tables(rows, names), NOTE, settings, len(rows), 0, missing)
+    return summary
 
 
 NOTE = (

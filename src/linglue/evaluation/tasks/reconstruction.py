@@ -165,7 +165,7 @@ def evaluate(
         csv_rows(scores),
         "cameras",
         tables(summary),
-        _note(prepared, extract, seed, colmap is not None),
+        _note(prepared, extract, seed, colmap is not None, dense),
         settings,
         made,
         len(scores) - made,
@@ -174,7 +174,7 @@ def evaluate(
     )
 
 
-def _note(prepared: Prepared, extract: ExtractConfig, seed: int, with_colmap: bool) -> str:
+def _note(prepared: Prepared, extract: ExtractConfig, seed: int, with_colmap: bool, dense: DenseConfig | None) -> str:
     """How the table came about."""
     note = (
         f"settings: {size_note(prepared, extract)}, seed {seed}; same features, pairs, verification, mapper and robust "
@@ -186,6 +186,8 @@ def _note(prepared: Prepared, extract: ExtractConfig, seed: int, with_colmap: bo
             f"\n{COLMAP}: its own CPU SIFT, matcher (all pairs, mean time) and mapper with default options, without "
             "our refinement; it keeps whole scales of its SIFT, so more keypoints than allowed"
         )
+    if dense is not None:
+        note += f"\ndense points: by our plane sweep from images with a longer side of {dense.longer_side}, fused"
     return note
 
 

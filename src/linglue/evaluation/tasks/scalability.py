@@ -7,6 +7,7 @@ interrupted run resumes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,8 +19,9 @@ from linglue.core.fingerprint import code_sha256, file_sha256, settings_hash
 from linglue.core.progress import progress
 from linglue.evaluation.methods import Methods
 from linglue.evaluation.result import Result, Table, percent, read_json, write_json
+from linglue.evaluation.subjects import Subject
 from linglue.evaluation.tasks import pose
-from linglue.evaluation.timing import PARTS, SIZES, Cost, Limits, Subject, measure_apart
+from linglue.evaluation.timing import PARTS, SIZES, Cost, Limits, measure_apart
 from linglue.features import DEFAULT_FEATURES
 from linglue.network.weights import PRESETS, packaged_weights
 from linglue.sfm.extract import ExtractConfig
@@ -33,10 +35,12 @@ SUBJECTS = (
     Subject("superglue-10", "superpoint"),
     Subject("lightglue", "aliked"),
     Subject("colmap-sift", "sift"),
+    Subject("loftr"),  # whatever the features, it makes its own of images
 )
 KEYPOINTS = (512, 1024, 2048, 4096, 8192)  # of the accuracy panel
+SMALLEST = {"cpu_seconds": 0.0005, "megabytes": 0.5}  # of which growth can be seen
 METRICS = {"cpu_seconds": ("CPU time, ms", 1000.0), "megabytes": ("peak additional memory, MB", 1.0)}
-_CODE = ("evaluation/timing.py", "evaluation/peers", "network", "matching")
+_CODE = ("evaluation/subjects.py", "evaluation/timing.py", "evaluation/peers", "network", "matching")
 
 
 def evaluate(
@@ -77,7 +81,8 @@ def evaluate(
     rows: list[dict[str, Any]] = []
     failed: dict[Subject, str] = {}
     for subject, size in progress(order, desc="scalability", unit="size"):
-        found = failed.get(subject) or _kept(work, subject, size, threads, repeats, limits)
+        why = failed.get(subject) or _too_slow(rows, subject, size, repeats, limits)
+        found = why or _kept(work, subject, size, threads, repeats, limits)
         if isinstance(found, str):
             failed.setdefault(subject, found)
             continue
@@ -94,10 +99,9 @@ def evaluate(
         "given_up": {subject.name: why for subject, why in failed.items()},
     }
     note = _note(threads, repeats, limits)
-    missing = {subject.name: why for subject, why in failed.items() if why == "no weights"}
     problems = [f"{subject.name}: {why}" for subject, why in failed.items()]
     parts = [*tables(rows, sizes, exponents, {s.name: why for s, why in failed.items()}), *_accuracy_table(accuracy)]
-    return Result("scalability", summary, rows, "costs", parts, note, settings, len(rows), 0, missing, problems)
+    return Result("scalability", summary, rows, "costs", parts, note, settings, len(rows), 0, {}, problems)
 
 
 def _note(threads: int, repeats: int, limits: Limits) -> str:
@@ -105,9 +109,25 @@ def _note(threads: int, repeats: int, limits: Limits) -> str:
     return (
         f"synthetic keypoints, half of them with a true match; {threads} thread(s), medians of {repeats}; linglue: "
         f"what is shipped for {DEFAULT_FEATURES}; presets as the identity start with the filter, peers with their "
-        f"weights; given up beyond {limits.seconds:g} s of CPU time or "
-        f"{limits.megabytes} MB; n^: exponent fitted from 4096 on, or to all sizes where that leaves fewer than two"
+        f"weights, or random ones where said; loftr: images of as many squares of 8 pixels; given up beyond "
+        f"{limits.seconds:g} s of CPU time, also where growth so far says so, or {limits.megabytes} MB; "
+        "n^: exponent fitted from 4096 on, or to all sizes where that leaves fewer than two"
     )
+
+
+def _too_slow(
+    rows: Sequence[Mapping[str, Any]], subject: Subject, size: int, repeats: int, limits: Limits
+) -> str | None:
+    """Whether a size would take too long if the subject grows on as it did between the last two sizes."""
+    times: dict[int, float] = {}
+    for row in rows:
+        if row["subject"] == subject.name:
+            times[row["keypoints"]] = times.get(row["keypoints"], 0.0) + row["cpu_seconds"]
+    if len(times) < 2:
+        return None
+    (size0, time0), (size1, time1) = sorted(times.items())[-2:]
+    growth = math.log(max(time1, 1e-9) / max(time0, 1e-9)) / math.log(size1 / size0)
+    return "too slow" if repeats * time1 * (size / size1) ** growth > limits.seconds else None
 
 
 def _kept(work: Path, subject: Subject, size: int, threads: int, repeats: int, limits: Limits) -> list[Cost] | str:
@@ -133,7 +153,7 @@ def growth(rows: Sequence[Mapping[str, Any]], smallest: int = 4096) -> dict[str,
         smallest: sizes below are dominated by overhead and left out, where two others remain.
 
     Returns:
-        Per subject and part, and per metric; parts with one size have none.
+        Per subject and part, and per metric; parts with one size, or too small to measure, have none.
 
     Example:
         >>> rows = [{"subject": "a", "part": "network", "keypoints": n, "cpu_seconds": n * n, "megabytes": n}
@@ -150,8 +170,9 @@ def growth(rows: Sequence[Mapping[str, Any]], smallest: int = 4096) -> dict[str,
             continue
         sizes = np.log([row["keypoints"] for row in chosen])
         found.setdefault(subject, {})[part] = {
-            metric: float(np.polyfit(sizes, np.log([max(row[metric], 1e-6) for row in chosen]), 1)[0])
-            for metric in METRICS
+            metric: float(np.polyfit(sizes, np.log([row[metric] for row in chosen]), 1)[0])
+            for metric, least in SMALLEST.items()
+            if min(row[metric] for row in chosen) >= least
         }
     return found
 
@@ -179,13 +200,23 @@ def tables(
             parts = [part for part in PARTS if any((subject, part, size) in cells for size in sizes)]
             for part in parts or ["–"]:
                 values = [cells.get((subject, part, size)) for size in sizes]
-                lacking = {"no weights": "no weights"}.get(failed.get(subject, ""), "–")
-                texts = [lacking if value is None else f"{factor * value[metric]:.0f}" for value in values]
+                texts = ["–" if value is None else f"{factor * value[metric]:.0f}" for value in values]
                 exponent = exponents.get(subject, {}).get(part, {}).get(metric)
-                lines.append((subject, part, *texts, "–" if exponent is None else f"{exponent:.2f}"))
+                lines.append((shown_name(subject, rows), part, *texts, "–" if exponent is None else f"{exponent:.2f}"))
         header = (title, "part", *(f"{size}" for size in sizes), "n^")
         found.append(Table(header, tuple(lines), labels=2))
     return found
+
+
+def shown_name(subject: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The name of a subject, and that its weights are random where they are.
+
+    Args:
+        subject: its name.
+        rows: costs.
+    """
+    untrained = any(row.get("untrained") for row in rows if row["subject"] == subject)
+    return f"{subject} (random weights)" if untrained else subject
 
 
 def _accuracy(
