@@ -172,12 +172,16 @@ def evaluate(
         "networks": used,
         "data": [str(folder) for folder in (*data, *scenes)],
     }
-    summary: dict[str, dict[str, dict[str, Any]]] = {}
+    found = ("ablation", _summary(rows), rows, "cells", tables(rows, [*names, *lacking]), NOTE, settings)
+    return Result(*found, len(rows), 0, missing)
+
+
+def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """The rows by task and number of keypoints, and by method."""
+    summary: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         summary.setdefault(f"{row['task']} {row['keypoints']}", {})[row["method"]] = row
-    return Result(
-        "ablation", summary, rows, "cells", tables(rows, [*names, *lacking]), NOTE, settings, len(rows), 0, missing
-    )
+    return summary
 
 
 NOTE = (
