@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,13 +11,12 @@ import torch.nn.functional as F
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from linglue.core.product import linear
-
 BLOCK_ROWS, BLOCK_COLUMNS = 512, 2048  # 4 MB of similarities at a time, whatever the number of keypoints
 GROUP = 8  # entries per group in the search for minima; its square divides both
 CROWDED = 32  # entries per query that are remembered at most, before they are sorted out
 FAR = 0x7F7FFFFF  # the bits of the largest number; only infinity, which is padding, is larger
 SIDE = 5  # numbers that say how distinctive a candidate is, seen from one image
+ROWS = 512  # of products by oneDNN, or a multiple: a new shape costs 0.2 ms, once, and these come again
 EPSILON = 1e-6  # keeps the distance ratio finite where two descriptors are equal
 
 
@@ -152,6 +152,40 @@ def _by_distance(x: Tensor, y: Tensor, index: Tensor) -> Neighbours:
     return Neighbours(index.gather(1, order), square.sqrt_())
 
 
+def _find_onednn() -> Any:
+    """oneDNN's linear layer, which torch has for its compiler; None where torch was built without."""
+    return getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+
+
+ONEDNN = _find_onednn()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
+    """x (N, D), weight (C, D), bias (C,) → x · weightᵀ + bias (N, C), with zero for what is negative if `relu`.
+
+    By oneDNN, which uses all of a processor, where torch's own product uses half of AMD's. With gradients, on other
+    devices, for other types and for odd numbers of rows it is torch's own.
+
+    Args:
+        x: (N, D) rows.
+        weight: (C, D) as of `torch.nn.Linear`.
+        bias: (C,).
+        relu: whether negative values become zero.
+
+    Example:
+        >>> linear(torch.eye(2), torch.tensor([[1.0, -2.0]]), relu=True).tolist()
+        [[1.0], [0.0]]
+    """
+    usual = ONEDNN is None or len(x) % ROWS or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
+    if usual or x.device.type != "cpu" or x.dtype != torch.float32 or weight.dtype != torch.float32:
+        product = F.linear(x, weight, bias)
+        if not relu:
+            return product
+        return F.relu(product, inplace=not torch.is_grad_enabled())
+    found: Tensor = ONEDNN(x, weight, bias, "relu" if relu else "none", [], "")
+    return found
+
+
 @torch.no_grad()
 def nearest_k(x0: Tensor, x1: Tensor, k: int) -> tuple[Neighbours, Neighbours]:
     """The k nearest neighbours of x0 (N, D) in x1 (M, D) and of x1 in x0, exact. No N × M array exists at any time.
@@ -177,7 +211,8 @@ def nearest_k(x0: Tensor, x1: Tensor, k: int) -> tuple[Neighbours, Neighbours]:
     full0, full1 = (F.pad(x, (0, 0, 0, -len(x) % GROUP**2)) for x in (x0, x1))
     rows = torch.cat([-full0, half0, torch.ones_like(half0)], dim=1)  # (N', D+2)
     columns = torch.cat([full1, torch.ones_like(half1), half1], dim=1)  # (M', D+2)
-    there, best1 = [rows.new_empty((0, min(k, len(x1))), dtype=torch.long)], _Best(len(columns), min(k, len(x0)), x0.device)
+    there = [rows.new_empty((0, min(k, len(x1))), dtype=torch.long)]
+    best1 = _Best(len(columns), min(k, len(x0)), x0.device)
     for i in range(0, len(x0), BLOCK_ROWS):
         left = rows[i : i + BLOCK_ROWS]
         best0 = _Best(len(left), min(k, len(x1)), x0.device)
@@ -298,14 +333,15 @@ def propose(predicted: Tensor, points: Tensor, mine: Tensor, theirs: Tensor, aro
     ranks, workers = list(range(1, min(around, len(points)) + 1)), torch.get_num_threads()
     near = cKDTree(points.cpu().numpy()).query(predicted.cpu().numpy(), k=ranks, workers=workers)[1]  # (N, count)
     index = torch.from_numpy(near).to(predicted.device)
-    similar = torch.stack([similarities(mine, theirs.index_select(0, one)) for one in index.unbind(1)], 1)  # (N, count)
+    similar = torch.stack([(mine * theirs.index_select(0, one)).sum(1) for one in index.unbind(1)], 1)  # (N, count)
     chosen = index.gather(1, similar.argmax(1, keepdim=True))  # (N, 1)
     return torch.cat([torch.arange(len(mine), device=mine.device)[:, None], chosen], dim=1)
 
 
-def similarities(x: Tensor, y: Tensor) -> Tensor:
-    """(N,) inner products of rows (N, C)."""
-    return (x * y).sum(1)
+def similarities(x0: Tensor, x1: Tensor, pairs: Tensor) -> Tensor:
+    """(E,) inner products of the rows (N, C) and (M, C) of pairs (E, 2), some at a time."""
+    parts = pairs.split(BLOCK_COLUMNS)  # at least one
+    return torch.cat([(x0.index_select(0, i) * x1.index_select(0, j)).sum(1) for i, j in (p.unbind(1) for p in parts)])
 
 
 def among_best(owner: Tensor, scores: Tensor, count: int, owners: int) -> Tensor:
