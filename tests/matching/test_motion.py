@@ -92,3 +92,13 @@ def test_few_voters_give_finite_numbers(count):
     scene = torch.cat(two_views(5), dim=1) / 1000
     for belief in (torch.ones(count), torch.zeros(count)):
         assert whole_motion(scene, torch.arange(count).clamp(max=4), belief).isfinite().all()
+
+
+def test_an_estimator_that_gives_up_is_no_geometry(monkeypatch):
+    def stops(*arguments, **options):
+        raise cv2.error("!model.empty()")
+
+    points0, points1 = two_views(50, flat=True)
+    monkeypatch.setattr(cv2, "findFundamentalMat", stops)
+    found = rigid_motion(Keypoints(points0, SIZE), Keypoints(points1, SIZE), same(50), same(50))
+    assert not found[:, :2].any() and found[:, 2:].any()

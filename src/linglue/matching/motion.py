@@ -7,8 +7,9 @@ computed once per keypoint, (N, K); candidates pick the rows of their keypoints,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -243,16 +244,20 @@ def rank(view: Keypoints) -> tuple[int, float]:
 
 def _fundamental(points0: np.ndarray, points1: np.ndarray) -> tuple[np.ndarray | None, float]:
     """The fundamental matrix of most matches (K, 2), best first, and their share."""
-    return _checked(cv2.findFundamentalMat(points0, points1, cv2.USAC_PROSAC, 3.0, 0.999, SAMPLES))
+    return _estimate(cv2.findFundamentalMat, points0, points1, cv2.USAC_PROSAC, 3.0, 0.999, SAMPLES)
 
 
 def _homography(points0: np.ndarray, points1: np.ndarray) -> tuple[np.ndarray | None, float]:
     """The homography of most matches (K, 2), best first, and their share."""
-    return _checked(cv2.findHomography(points0, points1, cv2.USAC_PROSAC, 5.0, maxIters=SAMPLES, confidence=0.999))
+    return _estimate(cv2.findHomography, points0, points1, cv2.USAC_PROSAC, 5.0, None, SAMPLES, 0.999)
 
 
-def _checked(estimate: tuple[np.ndarray | None, np.ndarray | None]) -> tuple[np.ndarray | None, float]:
-    matrix, inliers = estimate
+def _estimate(find: Callable[..., Any], *arguments: Any) -> tuple[np.ndarray | None, float]:
+    """The matrix that OpenCV finds and the share of matches that follow it; None and 0 where it finds none."""
+    try:
+        matrix, inliers = find(*arguments)
+    except cv2.error:  # a few degenerate samples stop its estimator instead of being passed over
+        return None, 0.0
     if matrix is None or inliers is None or matrix.shape != (3, 3) or not np.isfinite(matrix).all():
         return None, 0.0
     return matrix, float(inliers.mean())

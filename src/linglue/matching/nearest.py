@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.spatial import cKDTree
 from torch import Tensor
 
 BLOCK_ROWS, BLOCK_COLUMNS = 512, 2048  # 4 MB of similarities at a time, whatever the number of keypoints
-GROUP = 8  # entries per group in the search for maxima; divides both
-CROWDED = 64  # entries per query that are remembered at most, before they are sorted out
+GROUP = 8  # entries per group in the search for minima; its square divides both
+CROWDED = 32  # entries per query that are remembered at most, before they are sorted out
+FAR = 0x7F7FFFFF  # the bits of the largest number; only infinity, which is padding, is larger
 SIDE = 5  # numbers that say how distinctive a candidate is, seen from one image
+ROWS = 512  # of products by oneDNN, or a multiple: a new shape costs 0.2 ms, once, and these come again
 EPSILON = 1e-6  # keeps the distance ratio finite where two descriptors are equal
 
 
@@ -39,72 +43,97 @@ class Neighbours:
 
 
 class _Best:
-    """The k largest entries of every query, over blocks of similarities that arrive one after the other.
+    """The k nearest entries of every query, over blocks of halved squared distances that arrive one after the other.
 
-    Reductions that return indices are an order of magnitude slower on a CPU than plain maxima. So: maxima of strided
-    groups first; of m groups the first has the entries 0, m, 2m, … The groups fall into k sets, and the smallest of the
-    k maxima of these sets is at most the k-th largest entry so far. Only groups that reach it are read, about
-    k·(1 + 1/2 + … + 1/k) per query for all blocks together, and the best are sorted out once, at the end.
+    Reductions that return indices are an order of magnitude slower on a CPU than plain minima. So: minima of strided
+    groups first, of m groups the first has the entries 0, m, 2m, …, and minima of groups of those. The groups fall into
+    k sets, and the largest of the k minima of these sets is at least the k-th smallest entry so far. Only groups that
+    reach it are read, about k·(1 + 1/2 + … + 1/k) per query for all blocks together, and the best are sorted out once,
+    at the end. Numbers that are not negative have the order of their bits: integers are compared faster.
     """
 
-    def __init__(self, queries: int, k: int, like: Tensor) -> None:
-        self.k, self.queries = k, queries
-        self.tops = like.new_full((k, queries), -torch.inf)  # maxima of k disjoint sets of entries
-        number = torch.empty(0, dtype=torch.long, device=like.device)
-        self.found = [(number, number, like.new_empty(0))]  # queries, entries and values, of each block
+    def __init__(self, queries: int, k: int, device: torch.device) -> None:
+        self.k, self.queries, self.count = k, queries, 0
+        self.tops = torch.full((k, queries), FAR, dtype=torch.int32, device=device)  # minima of k disjoint sets
+        nothing = torch.empty(0, dtype=torch.int32, device=device)
+        self.found = [(nothing, nothing, nothing)]  # queries, entries and values, of each block
 
     def update(self, block: Tensor, axis: int, start: int, entry: int) -> None:
         """Read a block, contiguous, with entries from `entry` on along `axis`, queries from `start` on the other."""
-        groups, columns = block.shape[axis] // GROUP, block.shape[1]
-        maxima = block.unflatten(axis, (GROUP, groups)).amax(axis)  # (queries, groups), or transposed
+        groups = _minima(block, axis)
+        sets = _minima(groups, axis)
         tops = self.tops[:, start : start + block.shape[1 - axis]]
-        for top, part in zip(tops, maxima.tensor_split(self.k, axis), strict=True):
+        for top, part in zip(tops, sets.tensor_split(self.k, axis), strict=True):
             if part.shape[axis]:
-                torch.maximum(top, part.amax(axis), out=top)
-        least = tops.amin(0).clamp_(min=torch.finfo(block.dtype).min)  # (queries,) not −inf, which is padding
-        row, column = _places(self._promising(maxima, least, axis), maxima.shape[1])  # (h,)
-        query = row if axis else column
-        step = groups * (1 if axis else columns)
-        members = torch.arange(0, GROUP * step, step, device=block.device)
-        at = ((row * columns + column) + members[:, None]).flatten()  # (GROUP·h,) all entries of these groups
-        value = block.view(-1).index_select(0, at)
-        good = (value.view(GROUP, -1) >= least.index_select(0, query)).view(-1).nonzero()[:, 0]  # (g,)
-        row, column = _places(at.index_select(0, good), columns)
+                torch.minimum(top, part.amin(axis), out=top)
+        limit = tops.amax(0)  # (queries,)
+        place = _true((sets <= limit.unsqueeze(axis)).view(-1))
+        place, _ = _members(groups, sets, axis, place, limit)
+        if len(place) > CROWDED * len(limit):  # many are equal: any k of them will do
+            place = _smallest(groups, axis, self.k)
+        place, value = _members(block, groups, axis, place, limit)
+        row, column = _places(place, block.shape[1])
         query, number = (row, column) if axis else (column, row)
-        self.found.append((query + start, number + entry, value.index_select(0, good)))
-        if sum(len(values) for *_, values in self.found) > CROWDED * self.queries:
+        self.found.append(((query + start).int(), (number + entry).int(), value))
+        self.count += len(value)
+        if self.count > CROWDED * self.queries:
             self._compact()
 
-    def _promising(self, maxima: Tensor, least: Tensor, axis: int) -> Tensor:
-        """(h,) groups that may hold one of the k largest, as places in the flat `maxima`."""
-        hit = (maxima >= least.unsqueeze(axis)).view(-1).nonzero()[:, 0]
-        if len(hit) <= CROWDED // 2 * len(least):
-            return hit
-        best = maxima.topk(min(self.k, maxima.shape[axis]), dim=axis).indices  # many are equal: any k of them will do
-        line = torch.arange(len(least), device=best.device).unsqueeze(axis)
-        return (line * maxima.shape[1] + best if axis else best * maxima.shape[1] + line).flatten()
-
     def _compact(self) -> None:
-        """Keep the k largest entries of each query."""
-        index, value = self.result()  # (queries, k)
-        known = index >= 0
-        self.found = [(known.nonzero()[:, 0], index[known], value[known])]
+        """Forget what is no longer among the nearest."""
+        query, entry, value = self._near()
+        if len(value) > CROWDED // 2 * self.queries:  # many are equal
+            query, entry, value, rank = _ranked(query, entry, value, self.queries)
+            query, entry, value = (part[rank < self.k] for part in (query, entry, value))
+        self.found, self.count = [(query, entry, value)], len(value)
 
-    def result(self) -> tuple[Tensor, Tensor]:
-        """(queries, k) indices and values of the largest entries; −1 and −inf where there are fewer."""
+    def _near(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, entries and values that may still be among the nearest."""
         query, entry, value = (torch.cat(parts) for parts in zip(*self.found, strict=True))
-        if self.k and len(self.found) > 1:
-            keep = (value >= self.tops.amin(0).index_select(0, query)).nonzero()[:, 0]
-            query, entry, value = (part.index_select(0, keep) for part in (query, entry, value))
-        query, order = query.sort(stable=True)
-        count = torch.bincount(query, minlength=self.queries)  # (queries,)
-        rank = torch.arange(len(query), device=query.device) - (count.cumsum(0) - count).index_select(0, query)
-        width = max(int(count.max()) if self.queries else 0, self.k)
-        at = query * width + rank
-        values = value.new_full((self.queries * width,), -torch.inf).index_copy_(0, at, value.index_select(0, order))
-        entries = entry.new_full((self.queries * width,), -1).index_copy_(0, at, entry.index_select(0, order))
-        best, order = values.view(self.queries, width).topk(self.k, dim=1)
-        return entries.view(self.queries, width).gather(1, order), best
+        near = _true(value <= self.tops.amax(0).index_select(0, query)) if self.k else query.long()
+        return query.index_select(0, near), entry.index_select(0, near), value.index_select(0, near)
+
+    def result(self, queries: int) -> Tensor:
+        """(queries, k) indices of the nearest entries of the first queries, nearest first."""
+        query, entry, _, rank = _ranked(*self._near(), self.queries)
+        return entry[(rank < self.k) & (query < queries)].view(queries, self.k).long()
+
+
+def _minima(table: Tensor, axis: int) -> Tensor:
+    """Minima of strided groups of GROUP along an axis."""
+    return table.unflatten(axis, (GROUP, table.shape[axis] // GROUP)).amin(axis)
+
+
+def _members(table: Tensor, minima: Tensor, axis: int, place: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+    """Flat places and values of a table's members up to their query's limit, of groups at flat places in `minima`."""
+    row, column = _places(place, minima.shape[1])  # (h,)
+    step = minima.shape[1] if axis else minima.numel()
+    members = torch.arange(0, GROUP * step, step, device=table.device)
+    at = ((row * table.shape[1] + column) + members[:, None]).view(-1)  # (GROUP·h,)
+    value = table.view(-1).index_select(0, at)
+    good = _true((value.view(GROUP, -1) <= limit.index_select(0, row if axis else column)).view(-1))  # (g,)
+    return at.index_select(0, good), value.index_select(0, good)
+
+
+def _smallest(table: Tensor, axis: int, k: int) -> Tensor:
+    """Flat places of the k smallest of each line along an axis."""
+    best = table.topk(min(k, table.shape[axis]), dim=axis, largest=False).indices
+    line = torch.arange(table.shape[1 - axis], device=table.device).unsqueeze(axis)
+    return (line * table.shape[1] + best if axis else best * table.shape[1] + line).flatten()
+
+
+def _ranked(query: Tensor, entry: Tensor, value: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sorted by query and by value, with the rank of each among those of its query."""
+    order = ((query.long() << 32) | value).sort().indices  # both in one number
+    query, entry, value = (part.index_select(0, order) for part in (query, entry, value))
+    count = torch.bincount(query, minlength=queries)  # (queries,)
+    rank = torch.arange(len(query), device=query.device) - (count.cumsum(0) - count).index_select(0, query)
+    return query, entry, value, rank
+
+
+def _true(mask: Tensor) -> Tensor:
+    """Where a mask (n,) is True; numpy looks at many entries at a time."""
+    return torch.from_numpy(np.flatnonzero(mask.numpy())) if mask.device.type == "cpu" else mask.nonzero()[:, 0]
 
 
 def _places(flat: Tensor, columns: int) -> tuple[Tensor, Tensor]:
@@ -121,6 +150,40 @@ def _by_distance(x: Tensor, y: Tensor, index: Tensor) -> Neighbours:
         return Neighbours(index, x.new_zeros(index.shape))
     square, order = torch.stack(columns, dim=1).sort(dim=1, stable=True)  # (N, k)
     return Neighbours(index.gather(1, order), square.sqrt_())
+
+
+def _find_onednn() -> Any:
+    """oneDNN's linear layer, which torch has for its compiler; None where torch was built without."""
+    return getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+
+
+ONEDNN = _find_onednn()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
+    """x (N, D), weight (C, D), bias (C,) → x · weightᵀ + bias (N, C), with zero for what is negative if `relu`.
+
+    By oneDNN, which uses all of a processor, where torch's own product uses half of AMD's. With gradients, on other
+    devices, for other types and for odd numbers of rows it is torch's own.
+
+    Args:
+        x: (N, D) rows.
+        weight: (C, D) as of `torch.nn.Linear`.
+        bias: (C,).
+        relu: whether negative values become zero.
+
+    Example:
+        >>> linear(torch.eye(2), torch.tensor([[1.0, -2.0]]), relu=True).tolist()
+        [[1.0], [0.0]]
+    """
+    usual = ONEDNN is None or len(x) % ROWS or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
+    if usual or x.device.type != "cpu" or x.dtype != torch.float32 or weight.dtype != torch.float32:
+        product = F.linear(x, weight, bias)
+        if not relu:
+            return product
+        return F.relu(product, inplace=not torch.is_grad_enabled())
+    found: Tensor = ONEDNN(x, weight, bias, "relu" if relu else "none", [], "")
+    return found
 
 
 @torch.no_grad()
@@ -141,27 +204,24 @@ def nearest_k(x0: Tensor, x1: Tensor, k: int) -> tuple[Neighbours, Neighbours]:
         ([0, 1], [[1.0], [1.0]])
     """
     x0, x1 = x0.float(), x1.float()
-    # One product gives −½ squared distance: [x0, −½|x0|², 1] · [x1, 1, −½|x1|²].
-    half0, half1 = -0.5 * x0.square().sum(1, keepdim=True), -0.5 * x1.square().sum(1, keepdim=True)
+    # One product gives ½ squared distance: [−x0, ½|x0|², 1] · [x1, 1, ½|x1|²].
+    half0, half1 = 0.5 * x0.square().sum(1, keepdim=True), 0.5 * x1.square().sum(1, keepdim=True)
     # Filled up to whole groups by descriptors that are infinitely far from all.
-    half0, half1 = (F.pad(h, (0, 0, 0, -len(h) % GROUP), value=-torch.inf) for h in (half0, half1))
-    full0, full1 = (F.pad(x, (0, 0, 0, -len(x) % GROUP)) for x in (x0, x1))
-    rows = torch.cat([full0, half0, torch.ones_like(half0)], dim=1)  # (N', D+2)
+    half0, half1 = (F.pad(h, (0, 0, 0, -len(h) % GROUP**2), value=torch.inf) for h in (half0, half1))
+    full0, full1 = (F.pad(x, (0, 0, 0, -len(x) % GROUP**2)) for x in (x0, x1))
+    rows = torch.cat([-full0, half0, torch.ones_like(half0)], dim=1)  # (N', D+2)
     columns = torch.cat([full1, torch.ones_like(half1), half1], dim=1)  # (M', D+2)
-    there, best1 = [rows.new_empty((0, min(k, len(x1))), dtype=torch.long)], _Best(len(columns), min(k, len(x0)), x0)
-    # All blocks go to the same memory: it stays in the cache, and no page is asked for twice.
-    memory = x0.new_empty(min(len(rows), BLOCK_ROWS) * min(len(columns), BLOCK_COLUMNS))
+    there = [rows.new_empty((0, min(k, len(x1))), dtype=torch.long)]
+    best1 = _Best(len(columns), min(k, len(x0)), x0.device)
     for i in range(0, len(x0), BLOCK_ROWS):
         left = rows[i : i + BLOCK_ROWS]
-        best0 = _Best(len(left), min(k, len(x1)), x0)
+        best0 = _Best(len(left), min(k, len(x1)), x0.device)
         for j in range(0, len(x1), BLOCK_COLUMNS):
-            right = columns[j : j + BLOCK_COLUMNS]
-            block = memory[: len(left) * len(right)].view(len(left), len(right))  # (b, c)
-            torch.mm(left, right.T, out=block)
+            block = linear(left, columns[j : j + BLOCK_COLUMNS], relu=True).view(torch.int32)  # (b, c)
             best0.update(block, 1, 0, j)
             best1.update(block, 0, j, i)
-        there.append(best0.result()[0])
-    index0, index1 = torch.cat(there)[: len(x0)], best1.result()[0][: len(x1)]
+        there.append(best0.result(min(BLOCK_ROWS, len(x0) - i)))
+    index0, index1 = torch.cat(there), best1.result(len(x1))
     return _by_distance(x0, x1, index0), _by_distance(x1, x0, index1)
 
 
@@ -273,14 +333,15 @@ def propose(predicted: Tensor, points: Tensor, mine: Tensor, theirs: Tensor, aro
     ranks, workers = list(range(1, min(around, len(points)) + 1)), torch.get_num_threads()
     near = cKDTree(points.cpu().numpy()).query(predicted.cpu().numpy(), k=ranks, workers=workers)[1]  # (N, count)
     index = torch.from_numpy(near).to(predicted.device)
-    similar = torch.stack([similarities(mine, theirs.index_select(0, one)) for one in index.unbind(1)], 1)  # (N, count)
+    similar = torch.stack([(mine * theirs.index_select(0, one)).sum(1) for one in index.unbind(1)], 1)  # (N, count)
     chosen = index.gather(1, similar.argmax(1, keepdim=True))  # (N, 1)
     return torch.cat([torch.arange(len(mine), device=mine.device)[:, None], chosen], dim=1)
 
 
-def similarities(x: Tensor, y: Tensor) -> Tensor:
-    """(N,) inner products of rows (N, C)."""
-    return (x * y).sum(1)
+def similarities(x0: Tensor, x1: Tensor, pairs: Tensor) -> Tensor:
+    """(E,) inner products of the rows (N, C) and (M, C) of pairs (E, 2), some at a time."""
+    parts = pairs.split(BLOCK_COLUMNS)  # at least one
+    return torch.cat([(x0.index_select(0, i) * x1.index_select(0, j)).sum(1) for i, j in (p.unbind(1) for p in parts)])
 
 
 def among_best(owner: Tensor, scores: Tensor, count: int, owners: int) -> Tensor:

@@ -142,7 +142,7 @@ class Voting(nn.Module):
             return [first, replace(first, pair=self.pair)]
         scores = first.scores().detach()  # (E,)
         pairs, known = self._second_pairs(first.candidates, scores, predicted, view0, view1, x0, x1)
-        similarity = similarities(x0.index_select(0, pairs[:, 0]), x1.index_select(0, pairs[:, 1]))  # (E',)
+        similarity = similarities(x0, x1, pairs)  # (E',)
         candidates = describe_candidates(pairs, similarity, there, back)
         chosen = _winners(first.candidates, scores)  # (K,)
         prior, winners = self._prior(first, chosen, known)

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from linglue.matching.nearest import linear
 from linglue.matching.neighborhood import Groups
 
 EPSILON = 1e-6  # denominator of a query that attends to nothing
@@ -55,7 +56,7 @@ class Memory:
 
     def read(self, query: Tensor, bias: Tensor) -> Tensor:
         """φ(Q) (N, C), bias (C,) → messages (N, C), with the bias added."""
-        return torch.addmm(bias, query / (query @ self.total).add_(EPSILON), self.content)
+        return linear(query / linear(query, self.total.T).add_(EPSILON), self.content.T, bias)
 
 
 def remember(key: Tensor, value: Tensor, heads: Tensor) -> Memory:
@@ -161,7 +162,7 @@ class EncoderLayer(nn.Module):
 
     def _query(self, x: Tensor) -> Tensor:
         """φ(Q) (b, C)."""
-        return positive(self.query(x).float())
+        return positive(linear(x, self.query.weight, self.query.bias).float())
 
     def _key_value_weights(self) -> Affine:
         """Weight (C, D) and bias (C,) of the product that gives keys, and of the one that gives values."""
@@ -177,7 +178,7 @@ class EncoderLayer(nn.Module):
     def _key_value(self, x: Tensor, weights: Affine) -> tuple[Tensor, Tensor]:
         """φ(K) and V (b, C); two products, as one would leave both with gaps between their rows."""
         key, value = weights
-        return positive(F.linear(x, *key).float()), F.linear(x, *value).float()
+        return positive(linear(x, *key).float()), linear(x, *value).float()
 
     def _remember(self, blocks: Sequence[tuple[Tensor, Tensor]]) -> Memory:
         """The memory of one image, from φ(K) and V of its blocks, with the merging of heads applied to its content."""
@@ -190,7 +191,9 @@ class EncoderLayer(nn.Module):
 
     def _update(self, x: Tensor, message: Tensor) -> Tensor:
         message = self.norm_message(message)  # (b, C)
-        update = self.mlp(torch.cat([x, message], dim=-1))  # (b, C)
+        first, _, last = cast(tuple[nn.Linear, nn.ReLU, nn.Linear], tuple(self.mlp))
+        hidden = linear(torch.cat([x, message], dim=-1), first.weight, first.bias, relu=True)  # (b, 2C)
+        update = linear(hidden, last.weight, last.bias)  # (b, C)
         return self.norm_update(update).add_(x)  # (b, C)
 
 

@@ -193,7 +193,7 @@ class LinGlue(nn.Module):
             for layer in self.pairwise:
                 groups = all_groups(chosen, images, other) if kept is None else kept
                 x = cast(EncoderLayer, layer).forward_within(x, groups)
-        final = self._finish(x)
+        final = self._finish(x) if self.pairwise else coarse
         sides = (entry0, images[:batch]), (entry1, images[batch:])
         return Encoded(*(pad([y[i] for i in part], entry) for y in (final, coarse) for entry, part in sides))
 
@@ -228,8 +228,8 @@ class LinGlue(nn.Module):
     def _start(self, images: Sequence[Entry]) -> Tensor:
         """Tokens (T, C) of some images in front of the first cross attention; taken from where they are known."""
         if all("encoded" in image for image in images):
-            return torch.cat([image["encoded"] for image in images])
-        x, tokens, own = torch.cat([i["descriptors"] for i in images]), token_slices(images), range(len(images))
+            return _joined([image["encoded"] for image in images])
+        x, tokens, own = _joined([i["descriptors"] for i in images]), token_slices(images), range(len(images))
         if self.first is not None:
             x = self.first(x, tokens, own)  # (T, C)
         if self.geometry is not None:
@@ -251,6 +251,11 @@ class LinGlue(nn.Module):
             nearest = [nearest_both_ways(x[i].detach(), x[other[i]].detach()) for i in range(len(x) // 2)]
         nearest += [(back, there) for there, back in nearest]
         return [select(views[i], views[other[i]], *nearest[i], *how) for i in range(len(x))]
+
+
+def _joined(rows: Sequence[Tensor]) -> Tensor:
+    """One behind the other, without a copy where there is only one."""
+    return torch.cat(list(rows)) if len(rows) > 1 else rows[0]
 
 
 def check(entry: Entry, name: str, dim: int) -> None:
