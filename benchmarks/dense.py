@@ -39,6 +39,7 @@ from rendered import SIZE, _room, render, write_images
 
 IMAGES = 10  # of the room
 WITHIN = 0.01  # of the size of the room
+NIGHT = (20, 22, 26)  # behind the drawn points
 EVERY = 2  # pixels between two samples of the true surface
 NOTE = (
     "shares: of the surface that any image sees with a point within 1 % of the room's size, and of the points that lie "
@@ -66,13 +67,19 @@ def _sift(**extract: Any) -> ReconstructConfig:
     return ReconstructConfig(ExtractConfig("sift", **extract), matcher=MatcherConfig(features="sift"), pictures=False)
 
 
+def room_model(folder: Path) -> Workspace:
+    """The rendered room, reconstructed in a folder."""
+    work = Workspace(folder / "work")
+    write_images(folder / "images", render(IMAGES))
+    reconstruct(folder / "images", work, _sift(max_keypoints=2000, resize=None))
+    return work
+
+
 def measure_room() -> dict[str, Any]:
     """How much of the true surface is found, and how much of what is found is true."""
     views, found = render(IMAGES), {"images": IMAGES}
     with tempfile.TemporaryDirectory() as folder:
-        work = Workspace(Path(folder) / "work")
-        write_images(Path(folder) / "images", views)
-        reconstruct(Path(folder) / "images", work, _sift(max_keypoints=2000, resize=None))
+        work = room_model(Path(folder))
         with measured(found):
             cloud = densify(work, Path(folder) / "points.ply", DenseConfig(longer_side=max(SIZE)))
         points = _aligned(work, cloud)
@@ -138,7 +145,7 @@ def draw(path: Path, cloud: Cloud, model: Any, width: int = 1100, height: int = 
     local, colours = local[order], cloud.colours[order]
     x = np.rint(focal * local[:, 0] / local[:, 2] + width / 2).astype(int)
     y = np.rint(focal * local[:, 1] / local[:, 2] + height / 2).astype(int)
-    canvas = np.full((height, width, 3), 255, np.uint8)
+    canvas = np.full((height, width, 3), NIGHT, np.uint8)
     for dy in (0, 1):
         for dx in (0, 1):
             inside = (local[:, 2] > 0) & (x + dx >= 0) & (x + dx < width) & (y + dy >= 0) & (y + dy < height)

@@ -138,3 +138,8 @@ def test_what_is_wrong_is_one_line(tmp_path):
     (tmp_path / "a.ply").write_bytes((tmp_path / "a.ply").read_bytes()[:-1])
     with pytest.raises(LinGlueError, match=r"a\.ply: damaged"):
         read_ply(tmp_path / "a.ply")
+
+
+def test_a_surface_that_nobody_must_confirm_is_refused():
+    with pytest.raises(LinGlueError, match="agree is 0, expected at least 1"):
+        FuseConfig(agree=0)

@@ -46,7 +46,11 @@ def test_the_page_has_all_inside(result: Result, tmp_path: Path) -> None:
     write_html(tmp_path / "report.html", "A & B", {"homography": result}, {"homography": [curves]}, ["2 cores"])
     page = (tmp_path / "report.html").read_text()
     assert "<title>A &amp; B</title>" in page and "2 cores" in page and "data:image/png;base64," in page
-    assert page.count("<table>") == len(result.tables) and "<tr class=ours><td class=l>overall</td>" in page
+    assert (
+        page.count("<table>") == len(result.tables) + 1
+        and "Where we win and lose" in page
+        and "<tr class=ours><td class=l>overall</td>" in page
+    )
     assert not re.search(r'(src|href)="(?!data:)', page)  # nothing is loaded from elsewhere
 
 

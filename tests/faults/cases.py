@@ -343,7 +343,7 @@ OTHER = [
     ("view missing", "missing"),
     ("view damaged-features", "features.db"),
     ("view map --port 99999", "port is 99999"),
-    ("view good.npz", "--images"),
+    ("view good.npz", "good.npz: keypoints0 is missing"),
     ("view missing.npz --images photos/a.png photos/b.png", "missing.npz"),
     ("view damaged.npz --images photos/a.png photos/b.png", "damaged.npz"),
     ("models --fetch orb", "orb"),

@@ -80,6 +80,16 @@ def test_matches_come_back_unchanged(tmp_path, suffix, pairs):
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".json"])
+def test_the_files_that_were_matched_are_named(tmp_path, suffix, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_matches(
+        f"m{suffix}", replace(make_matches([(0, 1)]), image0=Path("a.jpg"), image1=np.zeros((2, 2, 3), np.uint8))
+    )
+    read = load_matches(f"m{suffix}")
+    assert (read.image0, read.image1) == (tmp_path / "a.jpg", None)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".json"])
 def test_no_keypoints_at_all_is_fine(tmp_path, suffix):
     path = tmp_path / f"none{suffix}"
     save_matches(path, make_matches([], 0, 0))

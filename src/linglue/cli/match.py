@@ -107,7 +107,7 @@ def _run_pair(options: argparse.Namespace) -> None:
         if found.matrix is not None:
             arrays[geometry.kind] = found.matrix
     if options.output:
-        save_matches(options.output, result, arrays)
+        save_matches(options.output, replace(result, **_paths(sources)), arrays)
         report.line(f"written: {options.output}", output=str(options.output))
     if options.draw:
         replace(result, **_paths(sources)).draw(options.draw, options.lines or None)

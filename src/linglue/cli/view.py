@@ -14,7 +14,9 @@ FILES = (".npz", ".json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `linglue view`."""
     parser.add_argument("source", type=Path, metavar="WORK", help="work folder, or a file of `linglue match -o`")
-    parser.add_argument("--images", type=Path, nargs=2, metavar=("A", "B"), help="the two images of a file of matches")
+    parser.add_argument(
+        "--images", type=Path, nargs=2, metavar=("A", "B"), help="of a file of matches: moved or other files"
+    )
     parser.add_argument("--queries", type=Path, metavar="POSES", help="file of `linglue localize`: shown in blue")
     parser.add_argument("--points", type=int, default=200_000, metavar="N", help="points to show; more are thinned")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets everybody look")
@@ -30,9 +32,9 @@ def run(options: argparse.Namespace) -> None:
 
     report = common.Report(options.json)
     if options.source.suffix.lower() in FILES:
-        if options.images is None:
-            raise LinGlueError(f"{options.source}: holds no images, expected --images A B as well")
-        viewer: Viewer | PairViewer = PairViewer(options.source, tuple(options.images), options.host, options.port)
+        viewer: Viewer | PairViewer = PairViewer(options.source, options.images, options.host, options.port)
+    elif options.images is not None:
+        raise LinGlueError(f"--images is given, expected only with a file of matches, {' or '.join(FILES)}")
     else:
         common.check_work(options.source)
         contents = WorkContents(options.source, options.queries, options.points)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
+from linglue.core.signals import own_sigterm
 from linglue.errors import LinGlueError
 
 EXTRAS = {  # package → our extra
@@ -30,7 +31,8 @@ def need(module: str, purpose: str) -> ModuleType:
         1
     """
     try:
-        return import_module(module)
+        with own_sigterm():  # pycolmap's log takes it, and answers with a stack trace
+            return import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
         source = f"linglue[{EXTRAS[package]}]" if package in EXTRAS else package

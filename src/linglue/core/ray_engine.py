@@ -9,17 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -32,6 +29,7 @@ import torch
 from linglue.core.engine import IN_FLIGHT, SHARED_KEPT, Files, Make, Shared, Task
 from linglue.core.fingerprint import code_sha256
 from linglue.core.optional import need
+from linglue.core.signals import own_sigterm
 from linglue.errors import LinGlueError
 
 RETRIES = 5  # of a task whose worker or node died
@@ -119,7 +117,7 @@ class Ray:
         if address != "auto":
             _check_reachable(address, wrong)
         try:
-            with _own_signals():
+            with own_sigterm():
                 ray.init(address, **quiet)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise LinGlueError(f"{wrong} ({' '.join(str(error).split())[:200]})") from error
@@ -214,23 +212,10 @@ def _check_reachable(address: str, wrong: str) -> None:
 def _start(ray: Any, options: dict[str, Any]) -> None:
     """A Ray of this machine's own."""
     try:
-        with _own_signals():
+        with own_sigterm():
             ray.init("local", **options)
     except Exception as error:  # Ray raises that very type when a busy machine is too slow for it
         raise LinGlueError(f"Ray could not be started here ({' '.join(str(error).split())[:200]})") from error
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Ray puts a handler of its own in the place of ours."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)
 
 
 def _result(ray: Any, job: Any) -> Any:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from linglue.core.progress import progress
 from linglue.dense.sweep import DepthMap
 from linglue.dense.views import StereoView
+from linglue.errors import LinGlueError
 from linglue.io.ply import Cloud
 
 Array = NDArray[np.float64]
@@ -27,6 +28,10 @@ class FuseConfig:
     pixels: float = 1.0  # how far the way to a neighbour's surface and back may end from its start
     depth: float = 0.01  # how far depths may differ, relative
     score: float = 0.3  # correlation a depth must have
+
+    def __post_init__(self) -> None:
+        if self.agree < 1:
+            raise LinGlueError(f"agree is {self.agree}, expected at least 1")
 
 
 def fuse(views: Mapping[str, StereoView], read: Callable[[str], DepthMap], config: FuseConfig | None = None) -> Cloud:

@@ -42,7 +42,7 @@ def _beside(suite: Suite, truth: HomographyPair, methods: tuple[str, str], folde
     if prepared.missing:
         return None
     _, predictions = predict(suite.work / "oxford", [truth.pair], prepared)
-    path = folder / f"matches-{methods[0].partition(':')[0]}.png"
+    path = folder / f"matches-{methods[0].partition(':')[0]}.jpg"
     figures.draw_beside(path, truth, {name: found[0] for name, found in predictions.items()})
     return path
 
@@ -62,7 +62,7 @@ def _inside(suite: Suite, truth: HomographyPair, folder: Path) -> list[Path]:
         extract = next(iter(prepared.ready.values())).extract
         with Predictions(suite.work / "oxford", truth.pair.group, extract).workspace.features() as store:
             features = [store.get(image.name) for image in images]
-        paths = [folder / "neighborhoods.png", folder / "attention.png"]
+        paths = [folder / "neighborhoods.jpg", folder / "attention.jpg"]
         figures.draw_neighborhoods(paths[0], matcher, images, features)
         matched = matcher.match(features[0], features[1]).indices
         if not len(matched):

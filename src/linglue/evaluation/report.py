@@ -61,17 +61,21 @@ def write_html(
         path: of the page.
         title: of the page.
         results: by section.
-        pictures: PNG files by section.
+        pictures: PNG and JPEG files by section.
         about: lines about machine and settings.
     """
     parts = [f"<h1>{html.escape(title)}</h1>", *(f"<p>{html.escape(line)}</p>" for line in about)]
+    compared = standings(results)
+    if compared.rows:
+        parts += ["<h2>Where we win and lose</h2>", f'<p class="note">{STANDINGS}</p>', _html_table(compared)]
     for name, result in results.items():
         parts.append(f"<h2>{html.escape(TITLES.get(name, name))}</h2>")
         parts += [_html_table(table) for table in result.shown()]
         parts += [f'<p class="note">{html.escape(line)}</p>' for line in result.note.splitlines()]
         for picture in pictures.get(name, ()):
             data = base64.b64encode(picture.read_bytes()).decode("ascii")
-            parts.append(f'<p><img alt="{html.escape(picture.stem)}" src="data:image/png;base64,{data}"></p>')
+            kind = "png" if picture.suffix == ".png" else "jpeg"
+            parts.append(f'<p><img alt="{html.escape(picture.stem)}" src="data:image/{kind};base64,{data}"></p>')
     page = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f"<style>{_STYLE}</style>{''.join(parts)}<script>{_SCRIPT}</script></html>\n"

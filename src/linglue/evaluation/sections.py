@@ -229,7 +229,7 @@ def _front_ends(suite: Suite) -> Result:
 
 def _scalability(suite: Suite) -> Result:
     return scalability.evaluate(
-        suite.work / "epfl",
+        suite.work / "scalability",
         [s for s in scalability.SUBJECTS if not suite.quick or s.name not in QUICK_LEFT_OUT],
         SIZES[:-1] if suite.quick else SIZES,
         repeats=1 if suite.quick else 3,
@@ -275,9 +275,10 @@ SECTIONS: dict[str, Section] = {
     "scalability": _scalability,
     "ablation": _ablation,
 }
-LANES = (  # sections of a lane use the same folders, one after another; lanes can be measured at the same time
-    ("pose", "reconstruction", "localization", "scalability"),
+LANES = (  # sections of a lane use the same folders, one after another; lanes run at the same time, the longest first
     ("homography", "planes", "scenes", "front-ends"),
+    ("pose", "reconstruction", "localization"),
     ("ablation",),
+    ("scalability",),
     ("scores",),
 )

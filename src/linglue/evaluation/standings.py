@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from linglue.evaluation.result import Result, Table
 from linglue.evaluation.tasks.localization_scores import WITHIN, within_name
-
-Value = Callable[[Mapping[str, Any]], float | None]
 
 _STRICT = within_name(*WITHIN[0])
 
@@ -21,42 +19,49 @@ class Measure:
     Args:
         section: of the suite.
         name: for people.
-        value: of the values of a method; None where there is none.
+        path: the keys that lead to the number in the values of a method; a run may lack it.
+        factor: from the number to what is shown.
         lower: whether less is better.
         digits: shown.
+
+    Example:
+        >>> Measure("pose", "AUC@5°, %", ("auc", "5"), 100).value({"auc": {"5": 0.5}})
+        50.0
     """
 
     section: str
     name: str
-    value: Value
+    path: tuple[str, ...]
+    factor: float = 1
     lower: bool = False
     digits: int = 1
 
+    def value(self, values: Mapping[str, Any]) -> float | None:
+        """The number as it is shown, of the values of a method; None where there is none."""
+        found: Any = values
+        for key in self.path:
+            found = None if found is None else found.get(key)
+        return None if found is None else self.factor * found
+
 
 MEASURES = (
-    Measure("homography", "MMA@3, %", lambda v: 100 * v["mma"]["3"]),
-    Measure("homography", "AUC@5, %", lambda v: 100 * v["auc"]["poselib"]["5"]),
-    Measure("homography", "correct matches", lambda v: v["correct"], digits=0),
-    Measure("pose", "AUC@5°, %", lambda v: 100 * v["auc"]["5"]),
-    Measure("pose", "precision, %", lambda v: 100 * v["precision"]),
-    Measure("pose", "correct matches", lambda v: v["correct"], digits=0),
-    Measure("scenes", "AUC@5°, %", lambda v: 100 * v["auc"]["5"]),
-    Measure("scenes", "AUC@10°, %", lambda v: 100 * v["auc"]["10"]),
-    Measure("scenes", "precision, %", lambda v: 100 * v["precision"]),
-    Measure("scenes", "correct matches", lambda v: v["correct"], digits=0),
-    Measure("planes", "AUC@10, %", lambda v: 100 * v["auc"]["poselib"]["10"]),
-    Measure("reconstruction", "points", lambda v: v.get("points"), digits=0),
-    Measure(
-        "reconstruction", "camera error, mm", lambda v: _times(v.get("mean_position_error"), 1000), lower=True, digits=2
-    ),
-    Measure("localization", f"within {_STRICT}, %", lambda v: _times(v["within"][_STRICT], 100)),
-    Measure("localization", "inliers", lambda v: v["inliers"], digits=0),
-    Measure("pose", "ms per pair", lambda v: 1000 * v["seconds"], lower=True, digits=0),
+    Measure("homography", "MMA@3, %", ("mma", "3"), 100),
+    Measure("homography", "AUC@5, %", ("auc", "poselib", "5"), 100),
+    Measure("homography", "correct matches", ("correct",), digits=0),
+    Measure("pose", "AUC@5°, %", ("auc", "5"), 100),
+    Measure("pose", "precision, %", ("precision",), 100),
+    Measure("pose", "correct matches", ("correct",), digits=0),
+    Measure("scenes", "AUC@5°, %", ("auc", "5"), 100),
+    Measure("scenes", "AUC@10°, %", ("auc", "10"), 100),
+    Measure("scenes", "precision, %", ("precision",), 100),
+    Measure("scenes", "correct matches", ("correct",), digits=0),
+    Measure("planes", "AUC@10, %", ("auc", "poselib", "10"), 100),
+    Measure("reconstruction", "points", ("points",), digits=0),
+    Measure("reconstruction", "camera error, mm", ("mean_position_error",), 1000, lower=True, digits=2),
+    Measure("localization", f"within {_STRICT}, %", ("within", _STRICT), 100),
+    Measure("localization", "inliers", ("inliers",), digits=0),
+    Measure("pose", "ms per pair", ("seconds",), 1000, lower=True, digits=0),
 )
-
-
-def _times(value: float | None, factor: float) -> float | None:
-    return None if value is None else factor * value
 
 
 def standings(results: Mapping[str, Result]) -> Table:

@@ -17,6 +17,7 @@ from linglue.types import Features, ImageSize, Matches
 Arrays = dict[str, NDArray[Any]]
 
 _OPTIONAL = ("scales", "oris")
+_IMAGES = ("image0", "image1")
 
 
 def save_features(path: str | Path, features: Features) -> None:
@@ -78,7 +79,8 @@ def save_matches(path: str | Path, matches: Matches, more: Mapping[str, NDArray[
     """Write the matches of one pair, as .json if that is the suffix, else .npz; both hold the same names.
 
     SuperGlue's: keypoints0/1 (N, 2), matches (N0,) int64 into keypoints1 with -1, match_confidence (N0,), 0 if none.
-    Ours: points0/1 (K, 2), indices (K, 2), scores (K,), pair_score, image_size0/1. Descriptors are not included.
+    Ours: points0/1 (K, 2), indices (K, 2), scores (K,), pair_score, image_size0/1, and where files were matched their
+    whole paths, image0/1. Descriptors are not included.
 
     Args:
         path: the file.
@@ -106,6 +108,7 @@ def save_matches(path: str | Path, matches: Matches, more: Mapping[str, NDArray[
         "pair_score": np.array(matches.pair_score, dtype=np.float64),
         "image_size0": np.array(matches.features0.image_size, dtype=np.int64),
         "image_size1": np.array(matches.features1.image_size, dtype=np.int64),
+        **{name: np.array(str(file.absolute())) for name, file in _files(matches).items()},
         **(more or {}),
     }
     if path.suffix.lower() == ".json":
@@ -153,9 +156,20 @@ def load_matches(path: str | Path) -> Matches:
             features0=features[0],
             features1=features[1],
             pair_score=float(arrays["pair_score"]),
+            image0=_file(arrays, "image0"),
+            image1=_file(arrays, "image1"),
         )
     except (TypeError, ValueError) as error:
         raise LinGlueError(f"{path}: {error}") from error
+
+
+def _files(matches: Matches) -> dict[str, Path]:
+    """The image files that were matched, where it was files."""
+    return {name: image for name in _IMAGES if isinstance(image := getattr(matches, name), Path)}
+
+
+def _file(arrays: Arrays, name: str) -> Path | None:
+    return Path(str(arrays[name])) if name in arrays else None
 
 
 def _rows(points: NDArray[Any]) -> NDArray[Any]:

@@ -271,9 +271,9 @@ def _fly(camera: Any, scene: Scene, number: int | None) -> None:
     """Look through the camera of an image, or from behind all of them."""
     forward = scene.rotations[:, 2].mean(axis=0) if number is None else scene.rotations[number, 2]
     start = scene.centres.mean(axis=0) if number is None else scene.centres[number]
-    back = 0.4 * scene.extent if number is None else 0.05 * scene.extent
+    back = 0.28 * scene.extent if number is None else 0.05 * scene.extent
     camera.up_direction = scene.up if number is None else -scene.rotations[number, 1]
-    camera.position = start - back * forward + (0.15 * scene.extent * scene.up if number is None else 0)
+    camera.position = start - back * forward + (0.12 * scene.extent * scene.up if number is None else 0)
     camera.look_at = start + 0.3 * scene.extent * forward
 
 
