@@ -26,6 +26,7 @@ LOCAL = 6  # numbers that describe a candidate against the motion of its voters
 WHOLE = 3  # numbers that describe it against the motion of the whole image
 GEOMETRY = 4  # numbers that describe it against the epipolar geometry and the homography of most matches
 SAMPLES = 1000  # the most that are drawn to find either
+OFF_LINE = 5.0  # thousandths of the longer side: partners are proposed only nearer to the epipolar line
 CHUNK = 1024  # candidates of which the numbers of all voters exist at a time: they stay in the cache
 TINY = 1e-6
 
@@ -207,34 +208,61 @@ def whole_motion(scene: Tensor, voters: Tensor, belief: Tensor) -> Tensor:
     return torch.cat([(along + 0.05).log(), thin], dim=1) / 3
 
 
-@torch.no_grad()
-def rigid_motion(view0: Keypoints, view1: Keypoints, matches: Tensor, pairs: Tensor) -> Tensor:
-    """(E, GEOMETRY) candidates against the epipolar geometry and the homography that most matches follow.
+class Rigid:
+    """The epipolar geometry and the homography that most matches follow, as far as there are any.
 
-    Of each: how far the candidate is from it, and the share of matches that follow it; zeros where there is none.
+    The same ones, whichever image is called the first, although samples are drawn.
 
     Args:
         view0: where the keypoints of image 0 are.
         view1: the same for image 1.
         matches: (K, 2) likely matches, best first.
-        pairs: (E, 2) the candidates.
+
+    Example:
+        >>> view = Keypoints(torch.rand(9, 2) * 99, torch.tensor([100.0, 100.0]))
+        >>> Rigid(view, view, torch.zeros(0, 2, dtype=torch.long)).describe(torch.zeros(3, 2, dtype=torch.long)).shape
+        torch.Size([3, 4])
     """
-    views, sides = (view0, view1), (0, 1)
-    if rank(view0) > rank(view1):  # samples are drawn: the same ones, whichever image is called the first
-        views, sides = (view1, view0), (1, 0)
-    # Thousandths of the longer side, about pixels, which the estimators expect.
-    points = [1000 * view.points.double() / view.size.max() for view in views]  # (N, 2), (M, 2)
-    ends = [points[k][matches[:, side]].cpu().numpy() for k, side in enumerate(sides)]  # (K, 2)
-    places = [points[k].index_select(0, pairs[:, side]) for k, side in enumerate(sides)]  # (E, 2)
-    found = view0.points.new_zeros(len(pairs), GEOMETRY)
-    if len(matches) >= 8:
-        for k, (estimate, distance) in enumerate(((_fundamental, epipolar_distance), (_homography, transfer_distance))):
-            matrix, share = estimate(*ends)
+
+    @torch.no_grad()
+    def __init__(self, view0: Keypoints, view1: Keypoints, matches: Tensor) -> None:
+        views, self._sides = (view0, view1), (0, 1)
+        if rank(view0) > rank(view1):
+            views, self._sides = (view1, view0), (1, 0)
+        # Thousandths of the longer side, about pixels, which the estimators expect.
+        self._points = [1000 * view.points.double() / view.size.max() for view in views]  # (N, 2), (M, 2)
+        self.found: list[tuple[Tensor | None, float]] = [(None, 0.0), (None, 0.0)]  # matrix (3, 3), share of followers
+        if len(matches) >= 8:
+            ends = [end.cpu().numpy() for end in self._ends(matches)]
+            for k, estimate in enumerate((_fundamental, _homography)):
+                matrix, share = estimate(*ends)
+                if matrix is not None:
+                    self.found[k] = torch.from_numpy(matrix).to(self._points[0]), share
+
+    def _ends(self, pairs: Tensor) -> list[Tensor]:
+        """(E, 2) in either image."""
+        return [points.index_select(0, pairs[:, side]) for points, side in zip(self._points, self._sides, strict=True)]
+
+    @torch.no_grad()
+    def describe(self, pairs: Tensor) -> Tensor:
+        """(E, GEOMETRY) of pairs (E, 2): how far from each geometry, and its share of matches; zeros without one."""
+        described = self._points[0].new_zeros(len(pairs), GEOMETRY, dtype=torch.float32)
+        for k, ((matrix, share), distance) in enumerate(
+            zip(self.found, (epipolar_distance, transfer_distance), strict=True)
+        ):
             if matrix is not None:
-                off = distance(torch.from_numpy(matrix).to(places[0]), *places)
-                found[:, 2 * k] = (off.clamp(max=1e4) + 1).log() / 2 - 1
-                found[:, 2 * k + 1] = share
-    return found
+                off = distance(matrix, *self._ends(pairs))
+                described[:, 2 * k] = (off.clamp(max=1e4) + 1).log() / 2 - 1
+                described[:, 2 * k + 1] = share
+        return described
+
+    @torch.no_grad()
+    def off_line(self, pairs: Tensor) -> Tensor:
+        """(E,) bool: further than OFF_LINE from the epipolar line; False where there is no epipolar geometry."""
+        matrix, _ = self.found[0]
+        if matrix is None:
+            return torch.zeros_like(pairs[:, 0], dtype=torch.bool)
+        return epipolar_distance(matrix, *self._ends(pairs)) > OFF_LINE
 
 
 def rank(view: Keypoints) -> tuple[int, float]:
