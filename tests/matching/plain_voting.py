@@ -202,7 +202,7 @@ class PlainLook(nn.Module):
         self.rounds = nn.ModuleList(PlainRound(config) for _ in range(config.rounds))
 
     def forward(
-        self, view0: Keypoints, view1: Keypoints, candidates: Candidates, votes: Tensor, prior: Tensor
+        self, view0: Keypoints, view1: Keypoints, candidates: Candidates, votes: Tensor, trust: Tensor, prior: Tensor
     ) -> tuple[Scored, list[Tensor] | None]:
         """Logits of the candidates, of which `votes` (E,) have a vote; where voters predict the partners to be."""
         own = torch.cat([candidates.similarity[:, None], prior], dim=1)  # (E, 1 + PRIOR)
@@ -212,20 +212,24 @@ class PlainLook(nn.Module):
             return Scored([state[:, 0]] * len(self.rounds), candidates), None
         views = [view0, view1]
         scene = ends_of(views, candidates.pairs)
-        sides = [self._side(views[k], views[1 - k], candidates, voters, k) for k in (0, 1)]
+        order = sorted(range(len(voters)), key=lambda voter: -float(trust[voters[voter]].detach()))
+        sure = torch.tensor(order[: len(voters) // self.config.sure + self.config.far])
+        sides = [self._side(views[k], views[1 - k], candidates, voters, sure, k) for k in (0, 1)]
         logits, predicted = [], []
         for layer in self.rounds:
             state, logit, predicted = layer(state, voters, sides, scene)
             logits.append(logit)
         return Scored(logits, candidates), predicted
 
-    def _side(self, view: Keypoints, other: Keypoints, candidates: Candidates, voters: Tensor, side: int) -> Side:
+    def _side(
+        self, view: Keypoints, other: Keypoints, candidates: Candidates, voters: Tensor, sure: Tensor, side: int
+    ) -> Side:
         """Which voters each keypoint of `view` has, and how they look from its candidates."""
         # Unit: the longer side of the image, so that sizes and resolutions do not matter.
         points, partners = view.points / view.size.max(), other.points / other.size.max()
         pairs = candidates.pairs if side == 0 else candidates.pairs.flip(1)  # (E, 2) this image's keypoint first
         source, target = pairs[voters].T  # (V,)
-        chosen, valid = self._neighbours(points, points[source])  # (N, K)
+        chosen, valid = self._neighbours(points, points[source], sure)  # (N, K)
         own = source[chosen] == torch.arange(len(points), device=points.device)[:, None]
         valid = valid & ~own
         offset = points[source][chosen] - points[:, None]  # (N, K, 2)
@@ -240,15 +244,15 @@ class PlainLook(nn.Module):
         fits = self.fits(edges)  # (E, K, kernels)
         return Side(owner, chosen, valid, offset, away, fits, kernel, place)
 
-    def _neighbours(self, points: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, K) the nearest and some farther of the places (V, 2) of every point (N, 2), and which exist."""
-        c = self.config
-        wanted = [*range(c.near + 1), *range(c.near + c.stride, c.near + 1 + c.stride * c.far, c.stride)]
-        ranks = [r + 1 for r in wanted]  # scipy counts from 1
-        distance, index = cKDTree(places.cpu().numpy()).query(points.cpu().numpy(), k=ranks)
-        exists = torch.from_numpy(np.isfinite(distance)).to(points.device)
-        found = torch.from_numpy(index).to(points.device)
-        return torch.where(exists, found, 0), exists
+    def _neighbours(self, points: Tensor, places: Tensor, sure: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, K) the nearest of the places (V, 2) and of the sure ones (S,) of every point (N, 2), and which exist."""
+        found, exists = [], []
+        for count, which in ((self.config.near + 1, torch.arange(len(places))), (self.config.far, sure)):
+            distance, index = cKDTree(places[which].cpu().numpy()).query(points.cpu().numpy(), k=range(1, count + 1))
+            there = torch.from_numpy(np.isfinite(distance)).to(points.device)
+            exists.append(there)
+            found.append(which[torch.where(there, torch.from_numpy(index).to(points.device), 0)])
+        return torch.cat(found, dim=1), torch.cat(exists, dim=1)
 
 
 def winners_of(scored: Scored) -> Tensor:
@@ -273,7 +277,8 @@ class PlainVoting(Voting):
         there, back = nearest_k(x0, x1, self.config.candidates)
         candidates = find_candidates(there, back)
         prior = x0.new_zeros(len(candidates.pairs), PRIOR)  # (E, PRIOR)
-        last, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, prior)
+        trust = candidates.sides[0][:, 1] + candidates.sides[1][:, 1]  # (E,)
+        last, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, trust, prior)
         found = [last]
         while predicted is not None and len(found) < self.config.looks:
             chosen = winners_of(last)  # (K,)
@@ -284,7 +289,8 @@ class PlainVoting(Voting):
             candidates = describe_candidates(pairs, similarity, there, back)
             prior, winners = self._prior(last, chosen, known)
             prior[:, CHOICE:] = rigid.describe(pairs)
-            last, predicted = self.looks[1](view0, view1, candidates, winners, prior)
+            trust = last.scores()[known]
+            last, predicted = self.looks[1](view0, view1, candidates, winners, trust, prior)
             found.append(last)
         return [*found[:-1], replace(last, pair=self.pair)]
 

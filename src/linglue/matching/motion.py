@@ -63,16 +63,16 @@ def chunks(count: int, size: int | None = None) -> Iterator[slice]:
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
-def nearest_voters(points: Tensor, places: Tensor, ranks: list[int]) -> tuple[Tensor, Tensor]:
-    """(N, K) which of the places (V, 2) has each of the K ranks in distance from the points (N, 2), and which exist.
+def nearest_voters(points: Tensor, places: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(N, K) which of the places (V, 2) are the `count` nearest of the points (N, 2), and which exist.
 
     Args:
         points: (N, 2) keypoints.
         places: (V, 2) voters.
-        ranks: 1 is the nearest.
+        count: K.
     """
     tree, workers = cKDTree(places.cpu().numpy()), torch.get_num_threads()
-    distance, index = tree.query(points.cpu().numpy(), k=ranks, workers=workers)
+    distance, index = tree.query(points.cpu().numpy(), k=range(1, count + 1), workers=workers)
     exists = torch.from_numpy(np.isfinite(distance)).to(points.device)
     return torch.from_numpy(index).to(points.device).masked_fill_(~exists, 0), exists
 
@@ -85,7 +85,9 @@ class Surroundings:
     """
 
     @torch.no_grad()
-    def __init__(self, view: Keypoints, other: Keypoints, pairs: Tensor, voters: Tensor, ranks: list[int]) -> None:
+    def __init__(
+        self, view: Keypoints, other: Keypoints, pairs: Tensor, voters: Tensor, sure: Tensor, near: int, far: int
+    ) -> None:
         """Find the voters.
 
         Args:
@@ -93,14 +95,19 @@ class Surroundings:
             other: the same for the other image.
             pairs: (E, 2) the candidates, this image's keypoint first.
             voters: (V,) which of them vote.
-            ranks: of the voters of a keypoint in distance from it, 1 is the nearest.
+            sure: (S,) which of the voters are the surest.
+            near: so many of a keypoint's voters are the nearest of all,
+            far: and so many the nearest of the surest.
         """
         points, partners = view.points / view.size.max(), other.points / other.size.max()  # (N, 2), (M, 2)
         self.owner, target = pairs.unbind(1)  # (E,)
         self.place = partners.index_select(0, target)  # (E, 2)
         source = self.owner.index_select(0, voters)  # (V,)
         places = points.index_select(0, source)  # (V, 2)
-        self.voters, exists = nearest_voters(points, places, ranks)  # (N, K)
+        beside, exists = nearest_voters(points, places, near)  # (N, near)
+        surest, exist = nearest_voters(points, places.index_select(0, sure), far)  # (N, far)
+        self.voters = torch.cat([beside, sure[surest]], dim=1)  # (N, K)
+        exists = torch.cat([exists, exist], dim=1)  # (N, K)
         self.shape, flat = self.voters.shape, self.voters.flatten()
         own = source.index_select(0, flat).view(self.shape) == torch.arange(len(points), device=flat.device)[:, None]
         self.valid = (exists & ~own).to(points.dtype)  # (N, K)

@@ -17,6 +17,7 @@ GROUP = 8  # entries per group in the search for minima; its square divides both
 CROWDED = 32  # entries per query that are remembered at most, before they are sorted out
 FAR = 0x7F7FFFFF  # the bits of the largest number; only infinity, which is padding, is larger
 SIDE = 5  # numbers that say how distinctive a candidate is, seen from one image
+LEAD = 1  # the one of them that says by how much it is more similar than the best of the others
 ROWS = 512  # of products by oneDNN, or a multiple: a new shape costs 0.2 ms, once, and these come again
 LEAST = 2.0  # more than similarities of unit descriptors can differ
 EPSILON = 1e-6  # keeps the distance ratio finite where two descriptors are equal

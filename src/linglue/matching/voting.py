@@ -38,6 +38,7 @@ from linglue.matching.motion import (
     whole_motion,
 )
 from linglue.matching.nearest import (
+    LEAD,
     SIDE,
     Candidates,
     among_best,
@@ -65,8 +66,8 @@ class VotingConfig:
 
     candidates: int = 5  # a candidate is among that many most similar ones, seen from either image
     near: int = 9  # voters next to a keypoint
-    far: int = 4  # voters from further away, so that repeated structure is seen from outside it
-    stride: int = 8  # every so many of the next nearest voters is a far one
+    far: int = 4  # nearest of the surest voters: they are further away, and see repeated structure from outside it
+    sure: int = 8  # one of so many voters is among the surest
     width: int = 32  # numbers in the state of a candidate
     kernels: int = 16  # ways a voter can fit, each with a weight of its own for a voter
     looks: int = 3  # at least 2
@@ -157,7 +158,8 @@ class Voting(nn.Module):
         there, back = nearest_k(x0, x1, self.config.candidates)
         candidates = find_candidates(there, back)
         prior = x0.new_zeros(len(candidates.pairs), PRIOR)  # (E, PRIOR)
-        last, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, prior)
+        trust = candidates.sides[0][:, LEAD] + candidates.sides[1][:, LEAD]  # (E,)
+        last, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, trust, prior)
         found = [last]
         for _ in range(1, self.config.looks):
             if predicted is None:
@@ -169,7 +171,8 @@ class Voting(nn.Module):
             candidates = describe_candidates(pairs, similarities(x0, x1, pairs), there, back)
             prior, winners = self._prior(last, chosen, known)
             prior[:, CHOICE:] = rigid.describe(pairs)
-            last, predicted = self.looks[1](view0, view1, candidates, winners, prior)
+            trust = scores[known]  # (E',) of winners, which are known
+            last, predicted = self.looks[1](view0, view1, candidates, winners, trust, prior)
             found.append(last)
         return [*found[:-1], replace(last, pair=self.pair, calibration=self.calibration)]
 
@@ -230,9 +233,13 @@ class _Look(nn.Module):
         self.rounds = nn.ModuleList(_Round(config) for _ in range(config.rounds))
 
     def forward(
-        self, view0: Keypoints, view1: Keypoints, candidates: Candidates, votes: Tensor, prior: Tensor
+        self, view0: Keypoints, view1: Keypoints, candidates: Candidates, votes: Tensor, trust: Tensor, prior: Tensor
     ) -> tuple[Scored, list[Tensor] | None]:
-        """Logits of the candidates, of which `votes` (E,) have a vote; where voters predict the partners to be."""
+        """Logits of the candidates, of which `votes` (E,) have a vote, the surest those of most trust (E,).
+
+        And where voters predict the partners to be.
+        """
+        c = self.config
         own = torch.cat([candidates.similarity[:, None], prior], dim=1)  # (E, 1 + PRIOR)
         parts = [self._start(own[part], *(side[part] for side in candidates.sides)) for part in chunks(len(own))]
         state = torch.cat(parts) if parts else own.new_zeros(0, self.config.width)  # (E, W)
@@ -240,21 +247,15 @@ class _Look(nn.Module):
         if not len(voters):  # nobody votes where there is nothing to choose from
             return Scored([state[:, 0]] * len(self.rounds), candidates), None
         scene = ends_of([view0, view1], candidates.pairs)
-        sides = [
-            self._side(Surroundings(view0, view1, candidates.pairs, voters, self._ranks)),
-            self._side(Surroundings(view1, view0, candidates.pairs.flip(1), voters, self._ranks)),
-        ]
+        sure = trust[voters].argsort(descending=True, stable=True)[: len(voters) // c.sure + c.far]  # (S,)
+        sides = []
+        for views, pairs in (((view0, view1), candidates.pairs), ((view1, view0), candidates.pairs.flip(1))):
+            sides.append(self._side(Surroundings(*views, pairs, voters, sure, c.near + 1, c.far)))
         logits, predicted = [], []
         for layer in self.rounds:
             state, logit, predicted = layer(state, voters, sides, scene)
             logits.append(logit)
         return Scored(logits, candidates), predicted
-
-    @property
-    def _ranks(self) -> list[int]:
-        """Which of the nearest voters of a keypoint vote, 1 is the nearest: the near ones and some farther ones."""
-        c = self.config
-        return [*range(1, c.near + 2), *range(c.near + c.stride + 1, c.near + 2 + c.stride * c.far, c.stride)]
 
     def _start(self, own: Tensor, side0: Tensor, side1: Tensor) -> Tensor:
         """(c, W) states of candidates from their descriptors alone."""
