@@ -23,7 +23,7 @@ from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
 from linglue.matching.match import MatchingConfig, match_descriptors
-from linglue.matching.voting import VotingConfig
+from linglue.matching.voting import Voting, VotingConfig
 from linglue.network.linglue import LinGlue, matchable
 from linglue.network.weights import LinGlueConfig, read_info
 from linglue.training.cache.store import FeatureCache
@@ -67,19 +67,40 @@ def start_network(config: RunConfig, pairs: FeatureCache) -> LinGlue:
     """
     given = given_network(config, pairs.kind, pairs.dim)
     network = identity_start(config, pairs) if given is None else given
-    if config.network.consensus and network.config.voting != VotingConfig():
-        network = with_voting(network, config.optimiser.seed)
+    known = given_voting(config)
+    if config.network.consensus and (known is not None or network.config.voting != VotingConfig()):
+        network = with_voting(network, config.optimiser.seed, known or network.voting)
     return network.train()
 
 
-def with_voting(network: LinGlue, seed: int) -> LinGlue:
-    """The same network with a learned consensus of the present shape, which knows what fits into it of one it had."""
+def given_voting(config: RunConfig) -> Voting | None:
+    """The learned consensus that `network.consensus_start` names: it knows nothing of descriptors but similarities."""
+    path = config.network.consensus_start
+    if path is None:
+        return None
+    voting = LinGlue.load(path).voting
+    if voting is None:
+        raise LinGlueError(f"{path}: has no learned consensus, expected one for network.consensus_start")
+    return voting
+
+
+def with_voting(network: LinGlue, seed: int, known: Voting | None = None) -> LinGlue:
+    """The same network with a learned consensus of the present shape.
+
+    Args:
+        network: of any kind.
+        seed: of what the consensus does not know yet.
+        known: a consensus from which it takes what fits.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         larger = LinGlue(replace(network.config, voting=VotingConfig()))
-    shapes = {name: tensor.shape for name, tensor in larger.state_dict().items()}
-    fits = {name: tensor for name, tensor in network.state_dict().items() if shapes.get(name) == tensor.shape}
-    larger.load_state_dict(fits, strict=False)
+    own = {name: tensor for name, tensor in network.state_dict().items() if not name.startswith("voting.")}
+    larger.load_state_dict(own, strict=False)
+    if known is not None and larger.voting is not None:
+        shapes = {name: tensor.shape for name, tensor in larger.voting.state_dict().items()}
+        fits = {name: tensor for name, tensor in known.state_dict().items() if shapes.get(name) == tensor.shape}
+        larger.voting.load_state_dict(fits, strict=False)
     return larger
 
 
