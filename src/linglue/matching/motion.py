@@ -25,7 +25,7 @@ SHAPE, ORIENTATION, SCALE = range(7), range(7, 11), range(11, 13)  # what they c
 LOCAL = 6  # numbers that describe a candidate against the motion of its voters
 WHOLE = 3  # numbers that describe it against the motion of the whole image
 GEOMETRY = 4  # numbers that describe it against the epipolar geometry and the homography of most matches
-SAMPLES = 1000  # the most that are drawn to find either
+SAMPLES = 2000  # the most that are drawn to find either
 OFF_LINE = 5.0  # thousandths of the longer side: partners are proposed only nearer to the epipolar line
 CHUNK = 1024  # candidates of which the numbers of all voters exist at a time: they stay in the cache
 TINY = 1e-6
@@ -279,7 +279,7 @@ def rank(view: Keypoints) -> tuple[int, float]:
 
 def _fundamental(points0: np.ndarray, points1: np.ndarray) -> tuple[np.ndarray | None, float]:
     """The fundamental matrix of most matches (K, 2), best first, and their share."""
-    return _estimate(cv2.findFundamentalMat, points0, points1, cv2.USAC_PROSAC, 3.0, 0.999, SAMPLES)
+    return _estimate(cv2.findFundamentalMat, points0, points1, cv2.USAC_MAGSAC, 2.0, 0.999, SAMPLES)
 
 
 def _homography(points0: np.ndarray, points1: np.ndarray) -> tuple[np.ndarray | None, float]:

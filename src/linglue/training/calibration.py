@@ -11,13 +11,13 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logit
 from torch import Tensor
 
-from linglue.matching.motion import epipolar_distance
+from linglue.geometry.epipolar import epipolar_distances
 from linglue.matching.neighborhood import Keypoints
 from linglue.training.sources.ground_truth import IGNORE
 
 Array = NDArray[np.float64]
 
-CORRECT = 3.0  # pixels from the epipolar line, at a longer side of 1024
+CORRECT = 3.0  # pixels from the epipolar lines, at a longer side of 1024, as `linglue eval pose` counts
 REFERENCE_SIDE = 1024
 LEAST_SLOPE = 0.05  # the order of scores stays as it is
 FEWEST = 200  # matches, right and wrong ones each; fewer tell nothing
@@ -35,9 +35,11 @@ def known_matches(
         views: where the keypoints of the two images are.
     """
     if fundamental.any():
-        ends = [view.points[pairs[:, k]].double() for k, view in enumerate(views)]  # (K, 2) each
-        side = max(float(view.size.max()) for view in views)
-        right = epipolar_distance(fundamental, *ends) <= CORRECT * side / REFERENCE_SIDE  # (K,)
+        ends = [view.points[pairs[:, k]].double().cpu().numpy() for k, view in enumerate(views)]  # (K, 2) each
+        sides = [float(view.size.max()) for view in views]
+        off = epipolar_distances(fundamental.cpu().numpy(), *ends)  # (K,) each
+        far = np.max([d / side for d, side in zip(off, sides, strict=True)], axis=0) > CORRECT / REFERENCE_SIDE  # (K,)
+        right = torch.from_numpy(~far).to(pairs.device)
         return right, torch.ones_like(right)
     partners = [truth[pairs[:, k]] for k, truth in enumerate(truths)]  # (K,) each
     return partners[0] == pairs[:, 1], (partners[0] != IGNORE) & (partners[1] != IGNORE)

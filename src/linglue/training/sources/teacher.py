@@ -54,6 +54,7 @@ class TeacherConfig:
     spread: float = 1.5  # largest median distance of these matches from that map
     relit: float = 0.5  # share of images whose light is changed: the same pair at another hour
     smaller: float = 0.3  # share of images that are shrunk, to half their size at most
+    hard: float = 0.5  # of a scene, pairs are drawn by their number of labels to the power of minus this
 
 
 class TeacherSource:
@@ -61,21 +62,23 @@ class TeacherSource:
 
     def __init__(self, config: TeacherConfig) -> None:
         self.config = config
-        self._scenes: list[tuple[Path, list[Path]]] = []  # folder of images, files of labels
+        self._scenes: list[tuple[Path, list[Path], Array]] = []  # folder of images, files of labels, their shares
         digest = hashlib.sha256()
         for images, labels in config.sets:
             if not Path(labels).is_dir():
                 raise LinGlueError(f"{labels}: no such folder, expected a folder of teacher's labels")
-            files = [path for path in sorted(Path(labels).glob("*.npz")) if len(read_labels(path).points0)]
+            counts = {path: len(read_labels(path).points0) for path in sorted(Path(labels).glob("*.npz"))}
+            files = [path for path, count in counts.items() if count]
             for file in files:
                 digest.update(file_sha256(file).encode())
             if files:
-                self._scenes.append((Path(images), files))
+                shares = np.array([counts[file] for file in files], dtype=np.float64) ** -config.hard
+                self._scenes.append((Path(images), files, shares / shares.sum()))
         if not self._scenes:
             raise LinGlueError(f"{len(config.sets)} sets of images hold no pair with verified labels")
         self._sha256 = digest.hexdigest()
         # A large scene has more to teach than a small one, but must not crowd it out.
-        shares = np.sqrt([len(files) for _, files in self._scenes])
+        shares = np.sqrt([len(files) for _, files, _ in self._scenes])
         self._shares = shares / shares.sum()
 
     @property
@@ -85,12 +88,17 @@ class TeacherSource:
 
     def __len__(self) -> int:
         """Number of labelled pairs."""
-        return sum(len(files) for _, files in self._scenes)
+        return sum(len(files) for _, files, _ in self._scenes)
 
     def sample(self, images: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
-        """One pair, of a scene drawn by the square root of its number of pairs. `images` are not used."""
-        folder, files = self._scenes[int(rng.choice(len(self._scenes), p=self._shares))]
-        labels = read_labels(files[int(rng.integers(len(files)))])
+        """One pair, of a scene drawn by the square root of its number of pairs, hard ones more often.
+
+        Args:
+            images: are not used.
+            rng: draws.
+        """
+        folder, files, shares = self._scenes[int(rng.choice(len(self._scenes), p=self._shares))]
+        labels = read_labels(files[int(rng.choice(len(files), p=shares))])
         order = (1, 0) if rng.random() < 0.5 else (0, 1)
         images, points = [], []
         for side in order:
