@@ -29,6 +29,7 @@ TITLES = {
     "viewing": "Looking at a model",
     "memory": "Memory of the pipeline",
 }
+QUIET = 0.93  # share of a core that a process gets on a machine without other work
 OTHER_SECTIONS = ("ray", "dense", "viewing", "memory")  # measured by scripts of their own
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#222}
@@ -53,7 +54,12 @@ for(const th of document.querySelectorAll('th'))th.onclick=()=>{
 
 
 def write_html(
-    path: Path, title: str, results: Mapping[str, Result], pictures: Mapping[str, Sequence[Path]], about: Sequence[str]
+    path: Path,
+    title: str,
+    results: Mapping[str, Result],
+    pictures: Mapping[str, Sequence[Path]],
+    about: Sequence[str],
+    published: bool = False,
 ) -> None:
     """One page with everything inside: tables that sort by a click on their header, and embedded pictures.
 
@@ -63,6 +69,7 @@ def write_html(
         results: by section.
         pictures: PNG and JPEG files by section.
         about: lines about machine and settings.
+        published: whether figures of systems that cannot be run here follow, marked as such.
     """
     parts = [f"<h1>{html.escape(title)}</h1>", *(f"<p>{html.escape(line)}</p>" for line in about)]
     compared = standings(results)
@@ -76,6 +83,9 @@ def write_html(
             data = base64.b64encode(picture.read_bytes()).decode("ascii")
             kind = "png" if picture.suffix == ".png" else "jpeg"
             parts.append(f'<p><img alt="{html.escape(picture.stem)}" src="data:image/{kind};base64,{data}"></p>')
+    if published:
+        parts.append(f"<h2>Published figures</h2><p>{html.escape(SOURCE)}.</p>")
+        parts += [f"<h3>{html.escape(caption)}</h3>{_html_table(table)}" for caption, table in TABLES.items()]
     page = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f"<style>{_STYLE}</style>{''.join(parts)}<script>{_SCRIPT}</script></html>\n"
@@ -113,14 +123,17 @@ def about(stamps: Mapping[str, Mapping[str, Any]], quick: bool) -> list[str]:
         return []
     last = list(stamps.values())[-1]
     versions = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
-    minutes = sum(stamp["cpu_seconds"] for stamp in stamps.values()) / 60
+    minutes = {name: stamp["cpu_seconds"] / 60 for name, stamp in stamps.items()}
+    share = 60 * sum(minutes.values()) / max(1e-9, sum(stamp["seconds"] for stamp in stamps.values()))
+    busy = f"The machine had other work (a process got {share:.0%} of a core): compare" if share < QUIET else "Compare"
     return [
         f"{last['processor']}, {last['cores']} cores, {last['threads']} thread(s) per process; {last['system']}; "
         f"{last['date']}.",
         f"{versions}.",
         f"{'Quick run: few sequences, scenes and keypoints; figures are rough. ' if quick else ''}"
-        f"{minutes:.0f} minutes of CPU time in all. The machine had other work: compare times only within a table, "
-        "as ratios.",
+        f"{sum(minutes.values()):.1f} minutes of CPU time: "
+        f"{', '.join(f'{name} {spent:.1f}' for name, spent in minutes.items())}. "
+        f"{busy} times only within a table, as ratios.",
     ]
 
 
