@@ -192,7 +192,7 @@ def _add_reconstruction(parser: argparse.ArgumentParser) -> None:
 def _add_scalability(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenes", type=Path, nargs="*", metavar="SCENE", help="for the accuracy, as for eval pose")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="N", help="keypoints per image")
-    parser.add_argument("--subjects", nargs="+", metavar="NAME", help=f"of {', '.join(s.name for s in SUBJECTS)}")
+    parser.add_argument("--subjects", nargs="+", metavar="NAME", help=f"of {', '.join(s.shown for s in SUBJECTS)}")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs, of which medians are taken")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the timed processes")
     parser.add_argument("--max-seconds", type=float, default=Limits.seconds, help="CPU time at which one is given up")
@@ -308,7 +308,7 @@ def _check_summary(folder: Path) -> None:
 
 
 def _run_scalability(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:
-    known = {subject.name: subject for subject in SUBJECTS}
+    known = {subject.shown: subject for subject in SUBJECTS}
     unknown = [name for name in options.subjects or () if name not in known]
     if unknown:
         raise LinGlueError(f"--subjects is {unknown[0]!r}, expected {', '.join(known)}")

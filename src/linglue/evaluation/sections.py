@@ -230,7 +230,7 @@ def _front_ends(suite: Suite) -> Result:
 def _scalability(suite: Suite) -> Result:
     return scalability.evaluate(
         suite.work / "scalability",
-        [s for s in scalability.SUBJECTS if not suite.quick or s.name not in QUICK_LEFT_OUT],
+        [s for s in scalability.SUBJECTS if not suite.quick or s.shown not in QUICK_LEFT_OUT],
         SIZES[:-1] if suite.quick else SIZES,
         repeats=1 if suite.quick else 3,
         limits=Limits(seconds=25) if suite.quick else Limits(),
