@@ -20,6 +20,7 @@ def test_scalability_prints_tables_and_writes_a_report(run, tmp_path):
     [
         (("scalability", "--subjects", "best"), "--subjects is 'best', expected linglue, pair"),
         (("ablation",), "no data to measure on, expected --homography or --localization"),
+        (("ablation", "--methods", "mnn"), "unrecognized arguments: --methods mnn"),
         (("all", "--data", "none"), "none: no such folder, expected the one with oxford/ and epfl/"),
         (("all", "--data", ".", "--only", "best"), "section is 'best', expected homography"),
     ],

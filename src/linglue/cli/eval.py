@@ -74,19 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
-    parser.add_argument(
-        "--compare",
-        type=_names,
-        default="mnn,ratio,adalam",
-        metavar="NAMES",
-        help=f"methods beside linglue, of {', '.join(MATCHERS.names())}, or package:Name",
-    )
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        metavar="METHOD",
-        help="exactly these instead: MATCHER, FRONT_END:MATCHER or FRONT_END:MATCHER@WEIGHTS, e.g. aliked:lightglue",
-    )
+    if task != "ablation":  # which knows what to compare
+        _add_methods(parser)
     common.add_front_end(parser)
     common.add_extraction(parser)
     common.add_weights(parser)
@@ -100,6 +89,22 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
     parser.add_argument("--plot", type=Path, metavar="PICTURE", help="the curves, .png, .pdf or .svg")
     _add_output(parser, task)
     parser.set_defaults(threshold=None)
+
+
+def _add_methods(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--compare",
+        type=_names,
+        default="mnn,ratio,adalam",
+        metavar="NAMES",
+        help=f"methods beside linglue, of {', '.join(MATCHERS.names())}, or package:Name",
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help="exactly these instead: MATCHER, FRONT_END:MATCHER or FRONT_END:MATCHER@WEIGHTS, e.g. aliked:lightglue",
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser, task: str) -> None:
@@ -253,7 +258,7 @@ def run(options: argparse.Namespace) -> None:
         raise LinGlueError(f"--threshold is {options.threshold}, expected a positive number of pixels")
     report = common.Report(options.json)
     extract = common.extract_config(options, common.device(options))
-    methods = _methods(options, report, extract)
+    methods = [] if options.task == "ablation" else _methods(options, report, extract)
     evaluate = {"scalability": _run_scalability, "ablation": _run_ablation}.get(options.task, _evaluate)
     _print(options, report, evaluate(options, methods, extract))
     report.finish()

@@ -203,6 +203,8 @@ def tables(
             for part in parts or ["–"]:
                 values = [cells.get((subject, part, size)) for size in sizes]
                 texts = ["–" if value is None else f"{factor * value[metric]:.0f}" for value in values]
+                if subject in failed and "–" in texts:
+                    texts[texts.index("–")] = failed[subject]  # larger sizes are not tried
                 exponent = exponents.get(subject, {}).get(part, {}).get(metric)
                 lines.append((shown_name(subject, rows), part, *texts, "–" if exponent is None else f"{exponent:.2f}"))
         header = (title, "part", *(f"{size}" for size in sizes), "n^")
