@@ -13,6 +13,7 @@ from linglue.evaluation import figures, suite
 from linglue.evaluation.methods import prepare
 from linglue.evaluation.report import about, write_html, write_markdown
 from linglue.evaluation.result import Result, Table, write_csv
+from linglue.evaluation.sections import NoData
 from linglue.evaluation.standings import standings
 from linglue.evaluation.store import Predictions, predict
 from linglue.evaluation.tasks import homography
@@ -195,6 +196,20 @@ def test_a_section_that_cannot_run_keeps_no_other_from_it(tmp_path: Path, monkey
     results, failed = suite.run(suite.Suite(tmp_path, tmp_path / "work"))
     assert list(results) == ["scores"]
     assert failed["pose"] == "broken" and failed["homography"].startswith("no data (")
+
+
+def test_a_quick_run_takes_the_sequences_that_are_there(tmp_path: Path) -> None:
+    for data in ("first", "second"):
+        write_data_set(tmp_path / data / "oxford")
+        (tmp_path / data / "oxford" / "v_astronaut").rename(tmp_path / data / "oxford" / "v_graf")
+    first, second = (suite.Suite(tmp_path / data, tmp_path / "work", quick=True) for data in ("first", "second"))
+    found = first.planes("oxford")
+    assert [path.name for path in found.iterdir()] == ["v_graf"] and found.name == "oxford"
+    assert first.planes("oxford") == found  # again, as other sections and later runs do
+    assert (second.planes("oxford") / "v_graf").resolve() == tmp_path / "second" / "oxford" / "v_graf"
+    (tmp_path / "first" / "evd").mkdir()
+    with pytest.raises(NoData, match="holds none of v_adam"):
+        first.planes("evd")
 
 
 def test_several_sections_at_a_time(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from linglue.core.engine import Engine
+from linglue.core.fingerprint import settings_hash
 from linglue.core.pool import Pool
 from linglue.dense.dense import DenseConfig
 from linglue.errors import LinGlueError
@@ -126,11 +127,14 @@ class Suite:
         data = self.folder(name)
         if not self.quick:
             return data
-        few = self.work / "quick-data" / name
+        chosen = [(data / sequence).resolve() for sequence in QUICK_SEQUENCES[name] if (data / sequence).is_dir()]
+        if not chosen:
+            raise NoData(f"{data}: holds none of {', '.join(QUICK_SEQUENCES[name])}")
+        few = self.work / "quick-data" / settings_hash({"data": str(data.resolve())}) / name
         few.mkdir(parents=True, exist_ok=True)
-        for sequence in QUICK_SEQUENCES[name]:
-            if not (few / sequence).exists():
-                (few / sequence).symlink_to((data / sequence).resolve())
+        for sequence in chosen:
+            with suppress(FileExistsError):  # made by an earlier run, or by another section at the same time
+                (few / sequence.name).symlink_to(sequence)
         return few
 
     def epfl(self) -> list[Path]:
