@@ -47,7 +47,7 @@ def test_many_scenes_take_several_rows(tmp_path: Path) -> None:
         {"scene": scene, "method": "mnn", "rotation_error": 1.0, "translation_error": None if number else 2.0}
         for number, scene in enumerate(scenes)
     ]
-    summary = {name: {"mnn": {}} for name in [*scenes, "all"]}
+    summary: dict[str, dict[str, dict[str, float]]] = {name: {"mnn": {}} for name in [*scenes, "all"]}
     result = Result("pose", summary, rows, "pairs", [], "", {}, 1, 0)
     path = figures.draw_curves(result, tmp_path / "curves.svg")
     assert path is not None

@@ -107,7 +107,10 @@ def test_pictures_of_a_pair(folder: Path, result: Result, tmp_path: Path) -> Non
 def test_whether_the_machine_had_other_work_is_measured() -> None:
     stamp = {"processor": "P", "cores": 2, "threads": 1, "system": "S", "versions": {"torch": "2"}, "date": "D"}
     quiet, busy = ({"pose": {**stamp, "seconds": 600.0, "cpu_seconds": cpu}} for cpu in (594.0, 300.0))
-    assert "9.9 minutes of CPU time: pose 9.9. Compare times only" in about(quiet, quick=False)[-1]
+    assert (
+        "9.9 minutes of CPU time (what an earlier run left is not counted): pose 9.9. Compare times only"
+        in about(quiet, quick=False)[-1]
+    )
     assert "other work (a process got 50% of a core): compare times only" in about(busy, quick=True)[-1]
 
 
@@ -173,7 +176,7 @@ def test_a_run_resumes_and_writes_its_report(tmp_path: Path, monkeypatch: pytest
     assert all(path.is_file() for path in files)
     text = (tmp_path / "benchmarks.md").read_text()
     assert "no weights" in text and "a note" in text and "SGMNet" in text and "published, not measured here" in text
-    assert "torch" in text and "minutes of CPU time: reconstruction 0.0, ablation 0.0" in text
+    assert "torch" in text and "left is not counted): reconstruction 0.0, ablation 0.0" in text
     page = (whole.results / "report.html").read_text()
     assert "published, not measured here" in page and "South-Building" in page and "no weights" in page
     with pytest.raises(LinGlueError, match="section is 'best', expected reconstruction, ablation"):

@@ -131,7 +131,7 @@ def about(stamps: Mapping[str, Mapping[str, Any]], quick: bool) -> list[str]:
         f"{last['date']}.",
         f"{versions}.",
         f"{'Quick run: few sequences, scenes and keypoints; figures are rough. ' if quick else ''}"
-        f"{sum(minutes.values()):.1f} minutes of CPU time: "
+        f"{sum(minutes.values()):.1f} minutes of CPU time (what an earlier run left is not counted): "
         f"{', '.join(f'{name} {spent:.1f}' for name, spent in minutes.items())}. "
         f"{busy} times only within a table, as ratios.",
     ]

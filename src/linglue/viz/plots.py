@@ -210,7 +210,7 @@ def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool, la
 
 def _save(figure: Any, axes: Sequence[Any], path: Path, columns: int | None = None) -> None:
     """Write the picture with one legend of all curves below, in so many columns, or as many as fit."""
-    curves = {}
+    curves: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             curves.setdefault(label, handle)

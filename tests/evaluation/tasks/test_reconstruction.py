@@ -106,7 +106,9 @@ def test_images_without_truth(folder, tmp_path):
     assert score.model.registered == len(VIEWS)
     assert not score.position_errors
     (table,) = tables(summarise([score]))
-    assert score.inlier_pairs == 10 and score.inlier_matches > 10 * 15  # all pairs of five images
+    assert (
+        score.inlier_pairs == 10 and score.inlier_matches is not None and score.inlier_matches > 150
+    )  # all pairs of five images
     numbers = (
         "registered",
         "keypoints",
