@@ -50,7 +50,7 @@ _LINES = {
     "linglue-paper": ("-.", "s"),
 }
 _DEGREES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
-_METRES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5)
+_METRES = (0.001, 0.005, 0.02, 0.05, 0.25, 1, 5)  # 5 m is the loosest of Aachen
 COLUMNS = 3  # panels beside each other, so that a page need not shrink them
 Errors = Mapping[str, Mapping[str, Sequence[float]]]  # by scene and method
 Panel = dict[str, tuple[list[float], list[float]]]  # by name of the curve: x and y
@@ -133,6 +133,7 @@ def plot_growth(
     shares = shares or {}
     titles = [*panels, *shares]
     figure, axes = _grid(len(titles), 3.9, 3.6)
+    ticker = import_module("matplotlib.ticker")
     names = dict.fromkeys(name for curves in panels.values() for name in curves)
     numbers = {name: number for number, name in enumerate(names)}  # a curve looks the same in all panels
     for axis, title, curves in zip(axes, titles, [*panels.values(), *shares.values()], strict=True):
@@ -147,6 +148,9 @@ def plot_growth(
         axis.set_axisbelow(True)
         if title in shares:
             axis.legend(frameon=False, fontsize="small")
+        else:
+            axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))  # one decade may be all there is
+            axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     _save(figure, axes[: len(panels)], path, columns=min(len(titles), COLUMNS))
 
 
