@@ -11,7 +11,7 @@ from typing import Any
 from linglue.core.atomic import atomic_path
 from linglue.evaluation.published import SOURCE, TABLES
 from linglue.evaluation.result import Result, Table
-from linglue.evaluation.standings import standings
+from linglue.evaluation.standings import ANY, standings
 
 TITLES = {
     "homography": "Planar scenes: Oxford, HPatches protocol",
@@ -74,7 +74,11 @@ def write_html(
     parts = [f"<h1>{html.escape(title)}</h1>", *(f"<p>{html.escape(line)}</p>" for line in about)]
     compared = standings(results)
     if compared.rows:
-        parts += ["<h2>Where we win and lose</h2>", f'<p class="note">{STANDINGS}</p>', _html_table(compared)]
+        parts += [
+            "<h2>Where we win and lose</h2>",
+            f'<p class="note">{html.escape(STANDINGS.replace("`", ""))}</p>',
+            _html_table(compared),
+        ]
     for name, result in results.items():
         parts.append(f"<h2>{html.escape(TITLES.get(name, name))}</h2>")
         parts += [_html_table(table) for table in result.shown()]
@@ -155,7 +159,8 @@ held-out images and on some of the held-out scenes; nothing was chosen on Oxford
 figures were seen in between. Held-out scenes are image collections with poses from a reconstruction by ALIKED and
 LightGlue (`benchmarks/pose_scenes.py`), which favours `aliked:lightglue` a little.
 """
-STANDINGS = """Against the best of the others on the same features, measure by measure."""
+STANDINGS = f"""Measure by measure: `linglue` against the best of the others on the same features; `{ANY}` is what
+users get by default against the best of all others, whatever their features."""
 OTHER_PAGES = """## Pages of their own
 
 - [Many machines](scaling.md): how Ray is used, what 1,000,000 images cost (`benchmarks/scaling.py`);
