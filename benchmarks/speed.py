@@ -14,12 +14,10 @@ with --threads 1 compares seconds of work instead of seconds on the clock. Peers
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -28,6 +26,7 @@ from speed_methods import FEATURES, METHODS, Pairs, Run, make_run, random_pair, 
 from speed_tables import Cell, growth, plot, tables, targets, write_tables
 
 from linglue.errors import LinGlueError
+from linglue.evaluation.timing import Probe
 from linglue.types import Features
 
 SIZES = (1024, 2048, 4096, 8192, 10240, 16384, 32768)
@@ -37,21 +36,13 @@ SLOW = ("lightglue-full", "superglue")  # left out by --quick
 ONCE = 4.0  # seconds; what takes longer is not repeated
 
 
-def measure(run: Run, pair: tuple[Features, Features], clock: Callable[[], float]) -> tuple[float, int]:
-    """Seconds, and by how many bytes the resident set grew at most."""
+def measure(run: Run, pair: tuple[Features, Features], clock: str) -> tuple[float, int]:
+    """Seconds by a clock ("cpu" or "wall"), and by how many bytes the resident set grew at most."""
     pair = replace(pair[0]), replace(pair[1])  # new objects: a matcher may remember what it knows of the old
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # else memory that was freed before would be used again, uncounted
-    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
-    before, start = _status("VmRSS"), clock()
-    with torch.inference_mode():
+    probe = Probe()
+    with torch.inference_mode(), probe.stage("all"):
         run(*pair)
-    return clock() - start, max(0, _status("VmHWM") - before)
-
-
-def _status(name: str) -> int:
-    """An entry of /proc/self/status in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name + ":"))
+    return (probe.cpu_seconds if clock == "cpu" else probe.seconds)["all"], max(0, probe.bytes["all"])
 
 
 class Benchmark:
@@ -59,14 +50,13 @@ class Benchmark:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments, self.started, self.cells = arguments, time.monotonic(), dict[str, Cell]()
-        self.clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
         if arguments.json and arguments.json.exists():
             self.cells = {key: Cell(**cell) for key, cell in json.loads(arguments.json.read_text()).items()}
         self.runs: dict[str, Run] = {}
         for method in arguments.methods:
             try:
                 run = make_run(method)
-                measure(run, random_pair(FEATURES[method], WARM_UP), self.clock)
+                measure(run, random_pair(FEATURES[method], WARM_UP), arguments.clock)
                 self.runs[method] = run
             except LinGlueError as error:
                 print(f"{method} is left out: {error}", file=sys.stderr)
@@ -83,7 +73,7 @@ class Benchmark:
                     if not turn and not self._wanted(features, method, size):
                         continue
                     if pair := pairs(FEATURES[method], size):
-                        samples[method] = [*before, measure(self.runs[method], pair, self.clock)]
+                        samples[method] = [*before, measure(self.runs[method], pair, self.arguments.clock)]
             for method, found in samples.items():
                 seconds = statistics.median(s for s, _ in found)
                 self._put(Cell(features, method, size, seconds, max(b for _, b in found), len(found)))

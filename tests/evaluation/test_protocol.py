@@ -9,6 +9,8 @@ from linglue.evaluation.estimators import RobustSettings
 from linglue.evaluation.metrics import auc, repeatability
 from linglue.evaluation.store import Pair, Prediction
 from linglue.evaluation.tasks import homography, pose
+from linglue.geometry.camera import Camera, View
+from linglue.geometry.pose import Pose
 from linglue.types import ImageSize
 
 SIZE = ImageSize(100, 100)
@@ -50,9 +52,22 @@ def test_area_under_the_curve_is_the_exact_trapezoid() -> None:
 
 @pytest.mark.parametrize(("rotation", "translation", "error"), [(1.0, 4.0, 4.0), (6.0, 2.0, 6.0)])
 def test_pose_error_is_the_larger_of_both_angles(rotation: float, translation: float, error: float) -> None:
-    found = pose.PoseScore("a-b", "scene", (9, 9), 10, 5, rotation, translation, 0.1)
+    found = pose.PoseScore("a-b", "scene", (9, 9), 10, 5, rotation, translation, 0.1, (0, 0, 0))
     assert found.error == error
     assert pose.summarise({"mnn": [found]})["scene"]["mnn"]["auc"]["10"] == pytest.approx((10 - error / 2) / 10)
+
+
+def test_epipolar_precision_adds_the_squared_distances_at_depth_1() -> None:
+    camera = Camera(SIZE, np.array([[100.0, 0, 50], [0, 100, 50], [0, 0, 1]]))
+    views = [View(camera, Pose(np.eye(3), np.array([x, 0.0, 0.0]))) for x in (0, -1)]  # lines are rows of pixels
+    truth = pose.PosePair(Pair("a", Path("0.png"), Path("1.png")), *views)
+    points0 = np.full((4, 2), 50.0, np.float32)
+    points1 = points0 + np.array([[0, 0], [9, 0.5], [0, 1], [0, 2]], np.float32)
+    # d px off a line are (d / 100)² twice: 0, 5e-5, 2e-4, 8e-4
+    found = pose.epipolar_precision(truth, points0, points1)
+    assert found == (0.5, 0.75, 1) and pose.EPIPOLAR == ("1e-4", "5e-4", "1e-3")
+    assert pose.PoseScore("a-b", "s", (6, 9), 4, 4, 1, 1, 0.1, found).matching_score == pytest.approx(3 / 6)
+    assert pose.epipolar_precision(truth, points0[:0], points1[:0]) == (0, 0, 0)
 
 
 def test_repeatability_counts_what_both_images_see_both_ways() -> None:

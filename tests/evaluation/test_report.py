@@ -11,8 +11,9 @@ from evaluation.tasks.test_homography import write_data_set
 from linglue.errors import LinGlueError
 from linglue.evaluation import figures, suite
 from linglue.evaluation.methods import prepare
-from linglue.evaluation.report import write_html, write_markdown
+from linglue.evaluation.report import about, write_html, write_markdown
 from linglue.evaluation.result import Result, Table, write_csv
+from linglue.evaluation.sections import NoData
 from linglue.evaluation.standings import standings
 from linglue.evaluation.store import Predictions, predict
 from linglue.evaluation.tasks import homography
@@ -103,6 +104,16 @@ def test_pictures_of_a_pair(folder: Path, result: Result, tmp_path: Path) -> Non
         figures.draw_beside(tmp_path / "one.png", truth, dict(list(predictions.items())[:1]))
 
 
+def test_whether_the_machine_had_other_work_is_measured() -> None:
+    stamp = {"processor": "P", "cores": 2, "threads": 1, "system": "S", "versions": {"torch": "2"}, "date": "D"}
+    quiet, busy = ({"pose": {**stamp, "seconds": 600.0, "cpu_seconds": cpu}} for cpu in (594.0, 300.0))
+    assert (
+        "9.9 minutes of CPU time (what an earlier run left is not counted): pose 9.9. Compare times only"
+        in about(quiet, quick=False)[-1]
+    )
+    assert "other work (a process got 50% of a core): compare times only" in about(busy, quick=True)[-1]
+
+
 def test_who_is_ahead() -> None:
     methods = {
         "sift:linglue": values(0.8, 90),
@@ -116,6 +127,31 @@ def test_who_is_ahead() -> None:
     assert rows[1][-1] == "equal"
     assert not any("linglue-paper" in row for row in rows)  # ours with another head
     assert rows[2] == ("homography: correct matches", "sift", "90", "ratio", "50", "ahead")
+
+
+def test_the_default_is_compared_with_all_others_too() -> None:
+    methods = {
+        "linpoint:linglue": values(0.8, 90),
+        "linpoint:mnn": values(0.7, 95),
+        "aliked:linglue": values(0.95, 99),
+        "aliked:lightglue/4096": values(0.9, 80),
+    }
+    rows = standings({"homography": Result("homography", {"overall": methods}, [], "pairs", [], "", {}, 0, 0)}).rows
+    assert rows[0] == ("homography: MMA@3, %", "linpoint", "80.0", "mnn", "70.0", "ahead")
+    assert rows[1] == ("homography: MMA@3, %", "any", "80.0", "aliked:lightglue/4096", "90.0", "behind")
+    assert rows[2] == ("homography: MMA@3, %", "aliked", "95.0", "lightglue/4096", "90.0", "ahead")
+
+
+def test_scenes_without_a_group_of_all_have_rows_of_their_own() -> None:
+    scenes = {
+        scene: {"sift:linglue": {"points": points}, "sift:mnn": {"points": 5}, "colmap": {"points": 7}}
+        for scene, points in (("fountain", 9), ("herzjesu", 6))
+    }
+    rows = standings({"reconstruction": Result("r", scenes, [], "cameras", [], "", {}, 0, 0)}).rows
+    assert rows == (
+        ("reconstruction fountain: points", "sift", "9", "colmap", "7", "ahead"),
+        ("reconstruction herzjesu: points", "sift", "6", "colmap", "7", "behind"),
+    )
 
 
 def test_a_run_resumes_and_writes_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +176,9 @@ def test_a_run_resumes_and_writes_its_report(tmp_path: Path, monkeypatch: pytest
     assert all(path.is_file() for path in files)
     text = (tmp_path / "benchmarks.md").read_text()
     assert "no weights" in text and "a note" in text and "SGMNet" in text and "published, not measured here" in text
-    assert "torch" in text and "CPU time" in text
+    assert "torch" in text and "left is not counted): reconstruction 0.0, ablation 0.0" in text
+    page = (whole.results / "report.html").read_text()
+    assert "published, not measured here" in page and "South-Building" in page and "no weights" in page
     with pytest.raises(LinGlueError, match="section is 'best', expected reconstruction, ablation"):
         suite.run(whole, ["best"])
     with pytest.raises(LinGlueError, match="no such folder, expected the one with oxford/"):
@@ -161,6 +199,20 @@ def test_a_section_that_cannot_run_keeps_no_other_from_it(tmp_path: Path, monkey
     results, failed = suite.run(suite.Suite(tmp_path, tmp_path / "work"))
     assert list(results) == ["scores"]
     assert failed["pose"] == "broken" and failed["homography"].startswith("no data (")
+
+
+def test_a_quick_run_takes_the_sequences_that_are_there(tmp_path: Path) -> None:
+    for data in ("first", "second"):
+        write_data_set(tmp_path / data / "oxford")
+        (tmp_path / data / "oxford" / "v_astronaut").rename(tmp_path / data / "oxford" / "v_graf")
+    first, second = (suite.Suite(tmp_path / data, tmp_path / "work", quick=True) for data in ("first", "second"))
+    found = first.planes("oxford")
+    assert [path.name for path in found.iterdir()] == ["v_graf"] and found.name == "oxford"
+    assert first.planes("oxford") == found  # again, as other sections and later runs do
+    assert (second.planes("oxford") / "v_graf").resolve() == tmp_path / "second" / "oxford" / "v_graf"
+    (tmp_path / "first" / "evd").mkdir()
+    with pytest.raises(NoData, match="holds none of v_adam"):
+        first.planes("evd")
 
 
 def test_several_sections_at_a_time(tmp_path: Path) -> None:

@@ -74,19 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
-    parser.add_argument(
-        "--compare",
-        type=_names,
-        default="mnn,ratio,adalam",
-        metavar="NAMES",
-        help=f"methods beside linglue, of {', '.join(MATCHERS.names())}, or package:Name",
-    )
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        metavar="METHOD",
-        help="exactly these instead: MATCHER, FRONT_END:MATCHER or FRONT_END:MATCHER@WEIGHTS, e.g. aliked:lightglue",
-    )
+    if task != "ablation":  # which knows what to compare
+        _add_methods(parser)
     common.add_front_end(parser)
     common.add_extraction(parser)
     common.add_weights(parser)
@@ -100,6 +89,22 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
     parser.add_argument("--plot", type=Path, metavar="PICTURE", help="the curves, .png, .pdf or .svg")
     _add_output(parser, task)
     parser.set_defaults(threshold=None)
+
+
+def _add_methods(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--compare",
+        type=_names,
+        default="mnn,ratio,adalam",
+        metavar="NAMES",
+        help=f"methods beside linglue, of {', '.join(MATCHERS.names())}, or package:Name",
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help="exactly these instead: MATCHER, FRONT_END:MATCHER or FRONT_END:MATCHER@WEIGHTS, e.g. aliked:lightglue",
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser, task: str) -> None:
@@ -192,7 +197,7 @@ def _add_reconstruction(parser: argparse.ArgumentParser) -> None:
 def _add_scalability(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenes", type=Path, nargs="*", metavar="SCENE", help="for the accuracy, as for eval pose")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="N", help="keypoints per image")
-    parser.add_argument("--subjects", nargs="+", metavar="NAME", help=f"of {', '.join(s.name for s in SUBJECTS)}")
+    parser.add_argument("--subjects", nargs="+", metavar="NAME", help=f"of {', '.join(s.shown for s in SUBJECTS)}")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs, of which medians are taken")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the timed processes")
     parser.add_argument("--max-seconds", type=float, default=Limits.seconds, help="CPU time at which one is given up")
@@ -253,7 +258,7 @@ def run(options: argparse.Namespace) -> None:
         raise LinGlueError(f"--threshold is {options.threshold}, expected a positive number of pixels")
     report = common.Report(options.json)
     extract = common.extract_config(options, common.device(options))
-    methods = _methods(options, report, extract)
+    methods = [] if options.task == "ablation" else _methods(options, report, extract)
     evaluate = {"scalability": _run_scalability, "ablation": _run_ablation}.get(options.task, _evaluate)
     _print(options, report, evaluate(options, methods, extract))
     report.finish()
@@ -308,7 +313,7 @@ def _check_summary(folder: Path) -> None:
 
 
 def _run_scalability(options: argparse.Namespace, methods: list[Any], extract: ExtractConfig) -> Result:
-    known = {subject.name: subject for subject in SUBJECTS}
+    known = {subject.shown: subject for subject in SUBJECTS}
     unknown = [name for name in options.subjects or () if name not in known]
     if unknown:
         raise LinGlueError(f"--subjects is {unknown[0]!r}, expected {', '.join(known)}")

@@ -15,7 +15,8 @@ from linglue.evaluation.result import Result
 from linglue.evaluation.store import Prediction
 from linglue.evaluation.tasks.homography import CORRECT, HomographyPair
 from linglue.evaluation.tasks.pose import MANY
-from linglue.evaluation.tasks.scalability import growth, shown_name
+from linglue.evaluation.tasks.scalability import shown_name
+from linglue.evaluation.timing import PARTS
 from linglue.geometry.homography import reprojection_errors
 from linglue.matcher import Matcher
 from linglue.matching.nearest import nearest_both_ways
@@ -65,13 +66,11 @@ def _localization(result: Result, path: Path) -> None:
 
 
 def _scalability(result: Result, path: Path) -> None:
-    """Time and memory of whole matchers, with the exponents of their growth, and accuracy where it was measured."""
-    totals = _totals(result.rows)
-    exponents = growth(totals)
+    """Time and memory of each part, with the exponents of growing time, and accuracy where it was measured."""
     panels: dict[str, plots.Panel] = {}
     for title, column, factor in (("CPU time, ms", "cpu_seconds", 1000), ("peak memory, MB", "megabytes", 1)):
-        for row in totals:
-            x, y = panels.setdefault(title, {}).setdefault(row["subject"], ([], []))
+        for row in sorted(result.rows, key=lambda row: PARTS.index(row["part"])):
+            x, y = panels.setdefault(f"{row['part']}: {title}", {}).setdefault(row["subject"], ([], []))
             x.append(row["keypoints"])
             y.append(factor * row[column])
     accuracy: plots.Panel = {}
@@ -80,21 +79,17 @@ def _scalability(result: Result, path: Path) -> None:
             x, y = accuracy.setdefault(method, ([], []))
             x.append(int(count))
             y.append(100 * values["auc"]["5"])
-    grown = {name: of["total"]["cpu_seconds"] for name, of in exponents.items() if "cpu_seconds" in of["total"]}
-    labels = {name: f"{shown_name(name, totals)}, n^{exponent:.1f}" for name, exponent in grown.items()}
+    subjects = dict.fromkeys(row["subject"] for row in result.rows)
+    labels = {name: _growth_label(name, result) for name in subjects}
     plots.plot_growth(path, panels, labels, {"pose AUC@5°, %": accuracy} if accuracy else {})
 
 
-def _totals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Costs of all parts together: times add up, memory is that of the larger part."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
-    for row in rows:
-        total = found.setdefault(
-            (row["subject"], row["keypoints"]), {**row, "part": "total", "cpu_seconds": 0.0, "megabytes": 0.0}
-        )
-        total["cpu_seconds"] += row["cpu_seconds"]
-        total["megabytes"] = max(total["megabytes"], row["megabytes"])
-    return list(found.values())
+def _growth_label(subject: str, result: Result) -> str:
+    """Its name and how the time of its parts grows, where that could be fitted."""
+    parts = result.summary["exponents"].get(subject, {})
+    grown = [f"{part} n^{of['cpu_seconds']:.1f}" for part, of in parts.items() if "cpu_seconds" in of]
+    name = shown_name(subject, result.rows)
+    return f"{name}: {', '.join(grown)}" if grown else name
 
 
 CURVES: dict[str, Callable[[Result, Path], None]] = {

@@ -11,7 +11,7 @@ from typing import Any
 from linglue.core.atomic import atomic_path
 from linglue.evaluation.published import SOURCE, TABLES
 from linglue.evaluation.result import Result, Table
-from linglue.evaluation.standings import standings
+from linglue.evaluation.standings import ANY, standings
 
 TITLES = {
     "homography": "Planar scenes: Oxford, HPatches protocol",
@@ -29,6 +29,7 @@ TITLES = {
     "viewing": "Looking at a model",
     "memory": "Memory of the pipeline",
 }
+QUIET = 0.93  # share of a core that a process gets on a machine without other work
 OTHER_SECTIONS = ("ray", "dense", "viewing", "memory")  # measured by scripts of their own
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#222}
@@ -53,7 +54,12 @@ for(const th of document.querySelectorAll('th'))th.onclick=()=>{
 
 
 def write_html(
-    path: Path, title: str, results: Mapping[str, Result], pictures: Mapping[str, Sequence[Path]], about: Sequence[str]
+    path: Path,
+    title: str,
+    results: Mapping[str, Result],
+    pictures: Mapping[str, Sequence[Path]],
+    about: Sequence[str],
+    published: bool = False,
 ) -> None:
     """One page with everything inside: tables that sort by a click on their header, and embedded pictures.
 
@@ -63,11 +69,16 @@ def write_html(
         results: by section.
         pictures: PNG and JPEG files by section.
         about: lines about machine and settings.
+        published: whether figures of systems that cannot be run here follow, marked as such.
     """
     parts = [f"<h1>{html.escape(title)}</h1>", *(f"<p>{html.escape(line)}</p>" for line in about)]
     compared = standings(results)
     if compared.rows:
-        parts += ["<h2>Where we win and lose</h2>", f'<p class="note">{STANDINGS}</p>', _html_table(compared)]
+        parts += [
+            "<h2>Where we win and lose</h2>",
+            f'<p class="note">{html.escape(STANDINGS.replace("`", ""))}</p>',
+            _html_table(compared),
+        ]
     for name, result in results.items():
         parts.append(f"<h2>{html.escape(TITLES.get(name, name))}</h2>")
         parts += [_html_table(table) for table in result.shown()]
@@ -76,6 +87,9 @@ def write_html(
             data = base64.b64encode(picture.read_bytes()).decode("ascii")
             kind = "png" if picture.suffix == ".png" else "jpeg"
             parts.append(f'<p><img alt="{html.escape(picture.stem)}" src="data:image/{kind};base64,{data}"></p>')
+    if published:
+        parts.append(f"<h2>Published figures</h2><p>{html.escape(SOURCE)}.</p>")
+        parts += [f"<h3>{html.escape(caption)}</h3>{_html_table(table)}" for caption, table in TABLES.items()]
     page = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f"<style>{_STYLE}</style>{''.join(parts)}<script>{_SCRIPT}</script></html>\n"
@@ -113,14 +127,17 @@ def about(stamps: Mapping[str, Mapping[str, Any]], quick: bool) -> list[str]:
         return []
     last = list(stamps.values())[-1]
     versions = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
-    minutes = sum(stamp["cpu_seconds"] for stamp in stamps.values()) / 60
+    minutes = {name: stamp["cpu_seconds"] / 60 for name, stamp in stamps.items()}
+    share = 60 * sum(minutes.values()) / max(1e-9, sum(stamp["seconds"] for stamp in stamps.values()))
+    busy = f"The machine had other work (a process got {share:.0%} of a core): compare" if share < QUIET else "Compare"
     return [
         f"{last['processor']}, {last['cores']} cores, {last['threads']} thread(s) per process; {last['system']}; "
         f"{last['date']}.",
         f"{versions}.",
         f"{'Quick run: few sequences, scenes and keypoints; figures are rough. ' if quick else ''}"
-        f"{minutes:.0f} minutes of CPU time in all. The machine had other work: compare times only within a table, "
-        "as ratios.",
+        f"{sum(minutes.values()):.1f} minutes of CPU time (what an earlier run left is not counted): "
+        f"{', '.join(f'{name} {spent:.1f}' for name, spent in minutes.items())}. "
+        f"{busy} times only within a table, as ratios.",
     ]
 
 
@@ -142,7 +159,8 @@ held-out images and on some of the held-out scenes; nothing was chosen on Oxford
 figures were seen in between. Held-out scenes are image collections with poses from a reconstruction by ALIKED and
 LightGlue (`benchmarks/pose_scenes.py`), which favours `aliked:lightglue` a little.
 """
-STANDINGS = """Against the best of the others on the same features, measure by measure."""
+STANDINGS = f"""Measure by measure: `linglue` against the best of the others on the same features; `{ANY}` is what
+users get by default against the best of all others, whatever their features."""
 OTHER_PAGES = """## Pages of their own
 
 - [Many machines](scaling.md): how Ray is used, what 1,000,000 images cost (`benchmarks/scaling.py`);

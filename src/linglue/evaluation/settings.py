@@ -55,7 +55,8 @@ def size_note(prepared: Prepared, extract: ExtractConfig) -> str:
     names = ", ".join(dict.fromkeys(config.extractor().kind for config in configs))
     first = configs[0]
     size = f"longer side at most {first.resize}" if first.resize else "original size"
-    return f"{names}, at most {first.max_keypoints} keypoints, {size}"
+    places = " (of sift: places, some with several orientations)" if "sift" in names else ""
+    return f"{names}, at most {first.max_keypoints} keypoints{places}, {size}"
 
 
 def extraction_note(prepared: Prepared, extract: ExtractConfig, methods: Mapping[str, Mapping[str, Any]]) -> str:

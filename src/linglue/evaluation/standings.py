@@ -1,4 +1,8 @@
-"""Where we win and lose: our method against the best of the others on the same features, measure by measure."""
+"""Where we win and lose, measure by measure.
+
+Each front-end's `linglue` is compared with the best of the others on the same features, and what users get by default
+with the best of all others on whatever features.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,11 @@ from typing import Any
 
 from linglue.evaluation.result import Result, Table
 from linglue.evaluation.tasks.localization_scores import WITHIN, within_name
+from linglue.features import DEFAULT_FEATURES
 
+ANY = "any"  # in the column of features: the default against all others
 _STRICT = within_name(*WITHIN[0])
+_OURS = ("linglue", "linglue-paper")
 
 
 @dataclass(frozen=True)
@@ -65,10 +72,10 @@ MEASURES = (
 
 
 def standings(results: Mapping[str, Result]) -> Table:
-    """One row per measure and front-end: our value, the best of the others on the same features, and who is ahead.
+    """One row per measure and front-end: our value, the best of the others, and who is ahead.
 
     Args:
-        results: by section; the group of a measure is the overall one, or the last.
+        results: by section; a measure has rows for each scene where there is no group of all.
     """
     rows = [row for measure in MEASURES if measure.section in results for row in _rows(measure, results)]
     return Table(("measure", "features", "linglue", "best other", "value", ""), tuple(rows), labels=2)
@@ -76,21 +83,24 @@ def standings(results: Mapping[str, Result]) -> Table:
 
 def _rows(measure: Measure, results: Mapping[str, Result]) -> Iterator[tuple[str, ...]]:
     summary = results[measure.section].summary
-    methods = summary.get("overall") or list(summary.values())[-1]
-    values = {name: value for name, v in methods.items() if (value := measure.value(v)) is not None}
+    whole = next((name for name in ("overall", "all") if name in summary), None)
+    for group in summary if whole is None else [whole]:
+        title = f"{measure.section}{f' {group}' if whole is None and len(summary) > 1 else ''}: {measure.name}"
+        values = {name: v for name, found in summary[group].items() if (v := measure.value(found)) is not None}
+        for ours in (name for name in values if name.endswith(":linglue")):
+            features, _, _ = ours.partition(":")
+            others = {n: v for n, v in values.items() if n.rpartition(":")[2].partition("/")[0] not in _OURS}
+            same = {n: v for n, v in others.items() if n.startswith(f"{features}:") or n == "colmap"}
+            short = {n.removeprefix(f"{features}:"): v for n, v in same.items()}
+            for kind, rivals in ((features, short), *([(ANY, others)] if features == DEFAULT_FEATURES else [])):
+                if rivals:
+                    yield (title, kind, *_compared(measure, values[ours], rivals))
+
+
+def _compared(measure: Measure, ours: float, others: Mapping[str, float]) -> tuple[str, ...]:
+    """Our value, the best of the others and its value, and who is ahead."""
     sign = -1 if measure.lower else 1
-    for ours in (name for name in values if name.endswith(":linglue")):
-        features = ours.partition(":")[0]
-        theirs = (n for n in values if not n.startswith(f"{features}:linglue"))  # ours with another head is no other
-        others = {n: values[n] for n in theirs if n.startswith(f"{features}:") or n == "colmap"}
-        if not others:
-            continue
-        best = max(others, key=lambda name: sign * others[name])
-        gap = sign * (values[ours] - others[best])
-        verdict = "ahead" if gap > 0 else "behind" if gap < 0 else "equal"
-        shown = (
-            f"{values[ours]:.{measure.digits}f}",
-            best.removeprefix(f"{features}:"),
-            f"{others[best]:.{measure.digits}f}",
-        )
-        yield (f"{measure.section}: {measure.name}", features, *shown, verdict)
+    best = max(others, key=lambda name: sign * others[name])
+    shown, theirs = (f"{value:.{measure.digits}f}" for value in (ours, others[best]))
+    gap = sign * (float(shown) - float(theirs))  # what rounds to the same is equal
+    return shown, best, theirs, "ahead" if gap > 0 else "behind" if gap < 0 else "equal"

@@ -45,10 +45,17 @@ class Subject:
         name: of `network.weights.PRESETS` or of `matcher.MATCHERS`; "linglue": the packaged network for `features`, as
             users get it.
         features: kind of the features it gets.
+        label: what tables call it, where that is not its name.
     """
 
     name: str
     features: str = "superpoint"
+    label: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What tables call it."""
+        return self.label or self.name
 
     @property
     def dim(self) -> int:

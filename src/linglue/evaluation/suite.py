@@ -153,7 +153,7 @@ def write_suite(suite: Suite, results: Mapping[str, Result], document: Path | No
     found = stamps(suite, list(results))
     others = {} if document is None else load_measured(document.parent / MEASURED)
     page = suite.results / "report.html"
-    write_html(page, "LinGlue: benchmarks", {**results, **others}, pictures, about(found, suite.quick))
+    write_html(page, "LinGlue: benchmarks", {**results, **others}, pictures, about(found, suite.quick), published=True)
     if document is not None:
         write_markdown(document, {**results, **others}, found, suite.quick)
     return [*files, page, *([document] if document else [])]

@@ -44,7 +44,7 @@ class Cost:
     """What one part of a subject costs at one number of keypoints.
 
     Args:
-        subject: its name.
+        subject: what tables call it.
         part: "network" or "matching".
         keypoints: per image.
         seconds: median over the repeats.
@@ -183,7 +183,7 @@ def measure(subject: Subject, keypoints: int, threads: int = 1, repeats: int = 3
         matches = run(*pair, probes[-1])
     return [
         Cost(
-            subject.name,
+            subject.shown,
             part,
             keypoints,
             statistics.median(probe.seconds[part] for probe in probes),
@@ -246,7 +246,7 @@ def _child(request: dict[str, Any]) -> list[dict[str, Any]]:
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     seconds = math.ceil(time.process_time() + limits.seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    subject = Subject(request.pop("name"), request.pop("features"))
+    subject = Subject(*(request.pop(name) for name in ("name", "features", "label")))
     return [asdict(cost) for cost in measure(subject, **request)]
 
 

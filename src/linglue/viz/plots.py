@@ -50,7 +50,8 @@ _LINES = {
     "linglue-paper": ("-.", "s"),
 }
 _DEGREES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
-_METRES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5)
+_METRES = (0.001, 0.005, 0.02, 0.05, 0.25, 1, 5)  # 5 m is the loosest of Aachen
+COLUMNS = 3  # panels beside each other, so that a page need not shrink them
 Errors = Mapping[str, Mapping[str, Sequence[float]]]  # by scene and method
 Panel = dict[str, tuple[list[float], list[float]]]  # by name of the curve: x and y
 
@@ -72,7 +73,8 @@ def plot_mma(path: Path, summary: Mapping[str, Mapping[str, Mapping[str, Any]]])
         axis.set_xlabel("threshold (px)")
         axis.set_xticks(thresholds)
         axis.set_xlim(thresholds[0], thresholds[-1])
-    axes[0].set_ylabel("mean matching accuracy (%)")
+    for axis in axes[::COLUMNS]:
+        axis.set_ylabel("mean matching accuracy (%)")
     _save(figure, axes, path)
 
 
@@ -112,7 +114,8 @@ def _plot_shares(path: Path, errors: Errors, ticks: Sequence[float], things: str
         axis.set_xlim(lowest, highest)
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.minorticks_off()
-    axes[0].set_ylabel(f"{things} within the error (%)")
+    for axis in axes[::COLUMNS]:
+        axis.set_ylabel(f"{things} within the error (%)")
     _save(figure, axes, path)
 
 
@@ -128,12 +131,15 @@ def plot_growth(
         shares: the same for percentages, whose axis is not logarithmic.
     """
     shares = shares or {}
-    count = len(panels) + len(shares)
-    figure = _figure_class()(figsize=(1.2 + 4.6 * count, 5.2), layout="constrained")
-    axes = list(np.atleast_1d(figure.subplots(1, count)))
-    for axis, (title, curves) in zip(axes, {**panels, **shares}.items(), strict=True):
+    titles = [*panels, *shares]
+    figure, axes = _grid(len(titles), 3.9, 3.6)
+    ticker = import_module("matplotlib.ticker")
+    names = dict.fromkeys(name for curves in panels.values() for name in curves)
+    numbers = {name: number for number, name in enumerate(names)}  # a curve looks the same in all panels
+    for axis, title, curves in zip(axes, titles, [*panels.values(), *shares.values()], strict=True):
         for number, (name, (x, y)) in enumerate(curves.items()):
-            _curve(axis, name, number, x, np.maximum(y, 1e-3), marked=True, label=labels.get(name, name))
+            number, label = (number, name) if title in shares else (numbers[name], labels.get(name, name))
+            _curve(axis, name, number, x, np.maximum(y, 1e-3), marked=True, label=label)
         axis.set(title=title, xlabel="keypoints", xscale="log", yscale="linear" if title in shares else "log")
         ticks = sorted({count for x, _ in curves.values() for count in x})
         axis.set_xticks(ticks, [f"{count // 1024}k" if count >= 1024 else f"{count}" for count in map(int, ticks)])
@@ -141,8 +147,11 @@ def plot_growth(
         axis.grid(True, color="#dddddd", linewidth=0.8)
         axis.set_axisbelow(True)
         if title in shares:
-            axis.legend(frameon=False)
-    _save(figure, axes, path)
+            axis.legend(frameon=False, fontsize="small")
+        else:
+            axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))  # one decade may be all there is
+            axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    _save(figure, axes[: len(panels)], path, columns=min(len(titles), COLUMNS))
 
 
 def _pairs(methods: Mapping[str, Mapping[str, Any]]) -> int:
@@ -158,15 +167,24 @@ def _figure_class() -> Any:
 
 
 def _panels(titles: Sequence[str]) -> tuple[Any, list[Any]]:
-    count = len(titles)
-    figure = _figure_class()(figsize=(max(6.0, 1.2 + 3.4 * count), 4.4), layout="constrained")
-    axes = list(np.atleast_1d(figure.subplots(1, count, sharey=True)))
+    figure, axes = _grid(len(titles), 3.4, 3.2, sharey=True)
     for axis, title in zip(axes, titles, strict=True):
         axis.set_title(title)
         axis.set_ylim(0, 100)
         axis.grid(True, color="#dddddd", linewidth=0.8)
         axis.set_axisbelow(True)
     return figure, axes
+
+
+def _grid(count: int, width: float, height: float, sharey: bool = False) -> tuple[Any, list[Any]]:
+    """A figure with so many panels of a size in inches, at most COLUMNS beside each other."""
+    columns = min(count, COLUMNS)
+    rows = -(-count // columns)
+    figure = _figure_class()(figsize=(max(6.0, 1.2 + width * columns), 1.2 + height * rows), layout="constrained")
+    axes = list(np.ravel(figure.subplots(rows, columns, sharey=sharey)))
+    for unused in axes[count:]:
+        unused.remove()
+    return figure, axes[:count]
 
 
 def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool, label: str | None = None) -> None:
@@ -194,9 +212,13 @@ def _curve(axis: Any, method: str, number: int, x: Any, y: Any, marked: bool, la
     )
 
 
-def _save(figure: Any, axes: Sequence[Any], path: Path) -> None:
-    handles, labels = axes[0].get_legend_handles_labels()
-    columns = min(len(labels), 1 + len(axes))  # as many as fit the width
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+def _save(figure: Any, axes: Sequence[Any], path: Path, columns: int | None = None) -> None:
+    """Write the picture with one legend of all curves below, in so many columns, or as many as fit."""
+    curves: dict[str, Any] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            curves.setdefault(label, handle)
+    columns = min(len(curves), columns or 1 + min(len(axes), COLUMNS))
+    figure.legend(curves.values(), curves.keys(), loc="outside lower center", ncols=columns, frameon=False)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)

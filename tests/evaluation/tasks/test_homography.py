@@ -183,6 +183,16 @@ def test_several_data_sets_and_front_ends_in_one_run(data: Path, tmp_path: Path)
     assert again.made == 0 and again.summary == result.summary
 
 
+def test_one_kind_of_change_is_shown_once(data: Path, tmp_path: Path) -> None:
+    few = tmp_path / "few"
+    few.mkdir()
+    sequence = next(path for path in data.iterdir() if path.name.startswith("v_"))
+    (few / sequence.name).symlink_to(sequence)
+    result = homography.evaluate(few, ["mnn"], tmp_path / "work", estimators=[])
+    assert list(result.summary) == ["overall", "viewpoint"]
+    assert [row[0] for row in result.tables[0].rows] == ["overall"]
+
+
 def test_excluded_sequences_are_left_out(data: Path) -> None:
     (data / "v_astronaut").rename(data / "v_talent")
     truths, skipped = load_pairs(data)

@@ -106,7 +106,20 @@ def test_images_without_truth(folder, tmp_path):
     assert score.model.registered == len(VIEWS)
     assert not score.position_errors
     (table,) = tables(summarise([score]))
-    numbers = ("registered", "keypoints", "points", "observations", "track", "error px", "ms")
+    assert (
+        score.inlier_pairs == 10 and score.inlier_matches is not None and score.inlier_matches > 150
+    )  # all pairs of five images
+    numbers = (
+        "registered",
+        "keypoints",
+        "inlier pairs",
+        "inlier matches",
+        "points",
+        "observations",
+        "track",
+        "error px",
+        "ms",
+    )
     assert table.header == ("scene", "method", *numbers)
 
 
@@ -136,7 +149,9 @@ def test_an_empty_folder_is_refused(tmp_path):
 def test_table_compares_times_with_linglue_and_gives_millimetres():
     model = ModelStatistics(3, 2, 1000, 3500, 3.5, 1750.0, 0.4321)
     scores = [
-        ModelScore("s", "ratio", model, True, 1999.6, 0.5, {"a": 0.001, "b": 0.003}, {"a": 0.01, "b": 0.02}),
+        ModelScore(
+            "s", "ratio", model, True, 1999.6, 0.5, {"a": 0.001, "b": 0.003}, {"a": 0.01, "b": 0.02}, None, None, 3, 900
+        ),
         ModelScore("s", "linglue", None, True, 2000.0, 2.0, {}, {}, "no model"),
     ]
     summary = summarise(scores)
@@ -148,6 +163,8 @@ def test_table_compares_times_with_linglue_and_gives_millimetres():
         "method": "ratio",
         "registered": "2/3",
         "keypoints": "2000",
+        "inlier pairs": "3",
+        "inlier matches": "900",
         "points": "1000",
         "observations": "3500",
         "track": "3.50",

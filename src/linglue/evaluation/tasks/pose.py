@@ -31,12 +31,15 @@ from linglue.evaluation.settings import (
 )
 from linglue.evaluation.store import PROGRESS_DELAY, Prediction, predict
 from linglue.geometry.camera import Camera
-from linglue.geometry.epipolar import epipolar_distances, fundamental_matrix
+from linglue.geometry.epipolar import epipolar_distances, essential_matrix, fundamental_matrix
 from linglue.geometry.pose import direction_error, rotation_error
 from linglue.sfm.extract import ExtractConfig
+from linglue.types import FloatArray
 
 REFERENCE_SIDE = 1024  # pixels of the longer side at which thresholds are meant
 CORRECT = 3.0  # pixels: farther from its epipolar line in either image, a match is wrong
+EPIPOLAR = ("1e-4", "5e-4", "1e-3")  # SuperGlue's limits of the squared distances from both lines, at depth 1
+SUPERGLUE = "5e-4"  # the one in its tables
 AUC_THRESHOLDS = (5, 10, 20)  # degrees
 ESTIMATOR_THRESHOLD = 1.0  # pixels
 MANY = 4  # scenes beyond which a table has one row for all, and a second table a column for each
@@ -54,6 +57,12 @@ class PoseScore:
     rotation_error: float  # degrees; infinite where the estimator fails
     translation_error: float  # degrees
     seconds: float
+    epipolar: tuple[float, ...]  # share of matches within EPIPOLAR; 0 without matches
+
+    @property
+    def matching_score(self) -> float:
+        """SuperGlue's: share of the keypoints of image 0 that have a match within its limit."""
+        return self.epipolar[EPIPOLAR.index(SUPERGLUE)] * self.matches / max(1, self.keypoints[0])
 
     @property
     def precision(self) -> float:
@@ -102,7 +111,25 @@ def score_pair(truth: PosePair, prediction: Prediction, robust: RobustSettings) 
         rotation,
         translation,
         prediction.seconds,
+        epipolar_precision(truth, prediction.points0, prediction.points1),
     )
+
+
+def epipolar_precision(truth: PosePair, points0: FloatArray, points1: FloatArray) -> tuple[float, ...]:
+    """SuperGlue's precision: share of matches whose squared distances from both epipolar lines add up to less.
+
+    Args:
+        truth: the pair and its cameras.
+        points0: (K, 2) pixels of image 0.
+        points1: (K, 2) their matches in image 1.
+
+    Returns:
+        One share for each of EPIPOLAR; 0 without matches.
+    """
+    rays = [view.camera.rays(points)[:, :2] for view, points in ((truth.view0, points0), (truth.view1, points1))]
+    distance0, distance1 = epipolar_distances(essential_matrix(truth.one_from_zero), *rays)
+    errors = distance0**2 + distance1**2  # (K,), at depth 1
+    return tuple(float((errors < float(limit)).mean()) if len(errors) else 0.0 for limit in EPIPOLAR)
 
 
 def _scale(camera: Camera) -> float:
@@ -179,8 +206,9 @@ def _note(
     return (
         f"{extraction_note(prepared, extract, summary)}, at most {max_gap} images apart or as "
         f"listed; thresholds at a longer side of {REFERENCE_SIDE}, correct: at most {CORRECT:g} px from the epipolar "
-        f"line in both images; relative pose by {version('poselib')}, {robust_note(robust)}; error: larger of "
-        f"rotation and translation direction, whose sign is ignored\n{TIME_NOTE}"
+        f"line in both images; P@{SUPERGLUE} and MS: SuperGlue's epipolar precision and matching score; relative pose "
+        f"by {version('poselib')}, {robust_note(robust)}; error: larger of rotation and translation direction, whose "
+        f"sign is ignored\n{TIME_NOTE}"
     )
 
 
@@ -205,6 +233,8 @@ def _mean(pairs: Sequence[PoseScore]) -> dict[str, Any]:
         "matches": float(np.mean([s.matches for s in pairs])),
         "correct": float(np.mean([s.correct for s in pairs])),
         "precision": float(np.mean([s.precision for s in pairs])),
+        "epipolar": dict(zip(EPIPOLAR, np.mean([s.epipolar for s in pairs], axis=0).tolist(), strict=True)),
+        "matching_score": float(np.mean([s.matching_score for s in pairs])),
         "auc": dict(zip(map(str, AUC_THRESHOLDS), auc([s.error for s in pairs], AUC_THRESHOLDS), strict=True)),
         "seconds": float(np.median([s.seconds for s in pairs])),
     }
@@ -229,6 +259,8 @@ def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table
                     f"{values['matches']:.0f}",
                     f"{values['correct']:.0f}",
                     percent(values["precision"]),
+                    percent(values["epipolar"][SUPERGLUE]),
+                    percent(values["matching_score"]),
                     *(percent(values["auc"][str(t)]) for t in AUC_THRESHOLDS),
                     relative(values["seconds"], base),
                 )
@@ -239,6 +271,8 @@ def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table
         "matches",
         "correct",
         "precision %",
+        f"P@{SUPERGLUE}",
+        "MS",
         *(f"AUC@{t}°" for t in AUC_THRESHOLDS),
         "time/mnn" if timed else "ms",
     )
@@ -265,6 +299,8 @@ def csv_rows(scores: Mapping[str, Sequence[PoseScore]]) -> list[dict[str, Any]]:
             **pair_columns(method, s),
             "scene": s.scene,
             "precision": round(s.precision, 6),
+            **{f"precision@{limit}": round(share, 6) for limit, share in zip(EPIPOLAR, s.epipolar, strict=True)},
+            "matching_score": round(s.matching_score, 6),
             "rotation_error": s.rotation_error,
             "translation_error": s.translation_error,
         }

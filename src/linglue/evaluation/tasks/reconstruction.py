@@ -81,6 +81,8 @@ class ModelScore:
     rotation_errors: Mapping[str, float]  # degrees
     reason: str | None = None
     dense: int | None = None  # points
+    inlier_pairs: int | None = None  # pairs with verified matches
+    inlier_matches: int | None = None  # in all of them
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,7 @@ def _score(
     reason = None
     with open_database(work.database) as database:
         keypoints = database.num_keypoints() / summary.model.images
+        inliers = database.num_verified_image_pairs(), database.num_inlier_matches()
     if scene.views:
         truth = {name: view.cam_from_world.matrix for name, view in scene.views.items()}
         try:
@@ -294,7 +297,8 @@ def _score(
     if dense is not None:
         with work.locked():
             cloud = len(densify(work, work.folder / "dense.ply", dense))
-    return ModelScore(scene.name, method, summary.model, made, keypoints, seconds, positions, rotations, reason, cloud)
+    found = (scene.name, method, summary.model, made, keypoints, seconds, positions, rotations, reason, cloud)
+    return ModelScore(*found, *inliers)
 
 
 def summarise(scores: Sequence[ModelScore]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -310,8 +314,8 @@ def summarise(scores: Sequence[ModelScore]) -> dict[str, dict[str, dict[str, Any
         for name, errors in (("position_error", s.position_errors), ("rotation_error", s.rotation_errors)):
             for of in (np.mean, np.median) if errors else ():
                 values[f"{of.__name__}_{name}"] = float(of(list(errors.values())))
-        if s.dense is not None:
-            values["dense"] = s.dense
+        counts = {"dense": s.dense, "inlier_pairs": s.inlier_pairs, "inlier_matches": s.inlier_matches}
+        values |= {name: count for name, count in counts.items() if count is not None}
         if s.reason is not None:
             values["reason"] = s.reason
         summary.setdefault(s.scene, {})[s.method] = values
@@ -328,6 +332,8 @@ def tables(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table
     timed = all(BASE in methods for methods in summary.values())
     columns = {
         "keypoints": ("keypoints", 0, 1),
+        "inlier pairs": ("inlier_pairs", 0, 1),
+        "inlier matches": ("inlier_matches", 0, 1),
         "points": ("points", 0, 1),
         "observations": ("observations", 0, 1),
         "track": ("track_length", 2, 1),

@@ -30,10 +30,12 @@ SUBJECTS = (
     Subject("linglue", DEFAULT_FEATURES),
     *(Subject(name, "superpoint") for name in PRESETS if name != "raw"),  # which has no layers
     Subject("mnn", "superpoint"),
+    Subject("ratio", "superpoint"),
     Subject("adalam", "superpoint"),
     Subject("superglue", "superpoint"),
     Subject("superglue-10", "superpoint"),
-    Subject("lightglue", "aliked"),
+    Subject("lightglue", "aliked"),  # the network for disk is as large
+    Subject("lightglue", "xfeat", "lighterglue"),
     Subject("colmap-sift", "sift"),
     Subject("loftr"),  # whatever the features, it makes its own of images
 )
@@ -96,11 +98,11 @@ def evaluate(
         "repeats": repeats,
         "limits": asdict(limits),
         "scenes": [str(scene) for scene in scenes],
-        "given_up": {subject.name: why for subject, why in failed.items()},
+        "given_up": {subject.shown: why for subject, why in failed.items()},
     }
     note = _note(threads, repeats, limits)
-    problems = [f"{subject.name}: {why}" for subject, why in failed.items()]
-    parts = [*tables(rows, sizes, exponents, {s.name: why for s, why in failed.items()}), *_accuracy_table(accuracy)]
+    problems = [f"{subject.shown}: {why}" for subject, why in failed.items()]
+    parts = [*tables(rows, sizes, exponents, {s.shown: why for s, why in failed.items()}), *_accuracy_table(accuracy)]
     return Result("scalability", summary, rows, "costs", parts, note, settings, len(rows), 0, {}, problems)
 
 
@@ -109,7 +111,8 @@ def _note(threads: int, repeats: int, limits: Limits) -> str:
     return (
         f"synthetic keypoints, half of them with a true match; {threads} thread(s), medians of {repeats}; linglue: "
         f"what is shipped for {DEFAULT_FEATURES}; presets as the identity start with the filter, peers with their "
-        f"weights, or random ones where said; loftr: images of as many squares of 8 pixels; given up beyond "
+        f"weights, or random ones where said; lightglue, lighterglue and loftr as one part; loftr: images of as many "
+        f"squares of 8 pixels; given up beyond "
         f"{limits.seconds:g} s of CPU time, also where growth so far says so, or {limits.megabytes} MB; "
         "n^: exponent fitted from 4096 on, or to all sizes where that leaves fewer than two"
     )
@@ -121,7 +124,7 @@ def _too_slow(
     """Whether a size would take too long if the subject grows on as it did between the last two sizes."""
     times: dict[int, float] = {}
     for row in rows:
-        if row["subject"] == subject.name:
+        if row["subject"] == subject.shown:
             times[row["keypoints"]] = times.get(row["keypoints"], 0.0) + row["cpu_seconds"]
     if len(times) < 2:
         return None
@@ -135,7 +138,7 @@ def _kept(work: Path, subject: Subject, size: int, threads: int, repeats: int, l
     made_from = {**asdict(subject), "size": size, "threads": threads, "repeats": repeats, "code": code_sha256(*_CODE)}
     if subject.name == "linglue":
         made_from["weights"] = file_sha256(packaged_weights(subject.features))
-    path = work / "costs" / f"{subject.name}-{size}-{settings_hash(made_from)}.json"
+    path = work / "costs" / f"{subject.shown}-{size}-{settings_hash(made_from)}.json"
     if not path.is_file():
         found = measure_apart(subject, size, threads, repeats, limits)
         if isinstance(found, str):
@@ -201,6 +204,8 @@ def tables(
             for part in parts or ["–"]:
                 values = [cells.get((subject, part, size)) for size in sizes]
                 texts = ["–" if value is None else f"{factor * value[metric]:.0f}" for value in values]
+                if subject in failed and "–" in texts:
+                    texts[texts.index("–")] = failed[subject]  # larger sizes are not tried
                 exponent = exponents.get(subject, {}).get(part, {}).get(metric)
                 lines.append((shown_name(subject, rows), part, *texts, "–" if exponent is None else f"{exponent:.2f}"))
         header = (title, "part", *(f"{size}" for size in sizes), "n^")
