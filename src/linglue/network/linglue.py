@@ -230,6 +230,8 @@ class LinGlue(nn.Module):
         if all("encoded" in image for image in images):
             return _joined([image["encoded"] for image in images])
         x, tokens, own = _joined([i["descriptors"] for i in images]), token_slices(images), range(len(images))
+        if self.config.input_scale != 1:
+            x = x * self.config.input_scale  # (T, D)
         if self.first is not None:
             x = self.first(x, tokens, own)  # (T, C)
         if self.geometry is not None:

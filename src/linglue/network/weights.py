@@ -38,6 +38,7 @@ class LinGlueConfig:
     separation: bool = True  # seeds must be the most distinctive match within R
     select_from_input: bool = False  # neighborhoods from the raw descriptors instead of f̂
     expansion: float = 2.0  # λ, reach of the pairwise neighborhoods in units of R; the paper's 3 for localization
+    input_scale: float = 1.0  # of descriptors, where no projection brings unit ones to the size of messages
     sinkhorn: bool = False  # optimal transport with a dustbin instead of distance matching and filter
     voting: VotingConfig | None = None  # a learned consensus comes with it
 
@@ -71,6 +72,8 @@ class LinGlueConfig:
         if name not in PRESETS:
             raise LinGlueError(f"preset is {name!r}, expected {', '.join(PRESETS)}")
         own: dict[str, Any] = {"dim": input_dim} if name == "raw" else {}
+        if name == "geo" and input_dim == cls.dim:
+            own["input_scale"] = float(cls.dim**0.5)
         return cls(input_dim=input_dim, **PRESETS[name], **own)
 
     def to_json(self) -> str:

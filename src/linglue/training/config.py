@@ -68,6 +68,7 @@ class DataConfig:
     views: Annotated[int, Field(ge=2, le=16)] = 2  # of a synthetic scene; all pairs of them that overlap are used
     keypoints: Annotated[int, Field(ge=16, le=MOST_KEYPOINTS)] = 1024  # per image
     fewest_keypoints: Annotated[int, Field(ge=16)] | None = None  # each batch draws its own number from here on
+    most_keypoints: Annotated[int, Field(ge=16)] | None = None  # up to here; without, up to `keypoints`
     min_matches: Count = 50  # pairs with fewer true matches are drawn again
     longer_side: Annotated[int, Field(ge=SMALLEST_SIDE)] = 1024  # of the largest images made; less for slow front-ends
     homography: Share = 0.45  # shares of the sources, relative to each other; these two are always validated on

@@ -243,6 +243,7 @@ class Trainer:
         rng = np.random.default_rng((o.seed, self.step))
         chosen = rng.integers(len(self.pairs), size=o.batch)
         fewest, most = self.config.data.fewest_keypoints, self.pairs.keypoints
+        most = min(most, self.config.data.most_keypoints or most)
         keypoints = None if fewest is None else int(rng.integers(fewest, most + 1))
         mine = chosen[self.rank :: self.world]
         self.optimiser.zero_grad()
