@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,16 +72,25 @@ class Scene:
         length = float(np.linalg.norm(down))
         return np.asarray(-down / length) if length > 1e-3 else np.array([0.0, -1.0, 0.0])
 
-    @property
+    @cached_property
     def extent(self) -> float:
         """The usual size: the diagonal of the box around most points and all cameras."""
+        low, high = self._box
+        return max(float(np.linalg.norm(high - low)), 1e-9) if len(self.points) or len(self.centres) else 1.0
+
+    @property
+    def middle(self) -> Vectors:
+        """(3,) of the box around most points and all cameras."""
+        return np.asarray(self._box.mean(axis=0))
+
+    @cached_property
+    def _box(self) -> Vectors:
+        """(2, 3) corners of the box around most points and all cameras."""
         parts = [self.centres] if len(self.centres) else []
         if len(self.points):
             parts.append(np.percentile(self.points, _USUAL, axis=0))
-        if not parts:
-            return 1.0
-        every = np.concatenate(parts)
-        return max(float(np.linalg.norm(every.max(axis=0) - every.min(axis=0))), 1e-9)
+        every = np.concatenate(parts) if parts else np.zeros((1, 3))
+        return np.stack([every.min(axis=0), every.max(axis=0)])
 
     def frusta(self, depth: float) -> Vectors:
         """(C, 5, 3) the centre of each camera, and the corners of its image `depth` in front of it, clockwise."""
