@@ -28,7 +28,7 @@ MAX_IMAGES = 300  # frusta with an image
 MAX_FRUSTA = 1000  # cameras that can be clicked; the others are lines, and in the list
 MAX_EDGES = 20_000  # of the match graph; the strongest are drawn
 _EDGES = np.array([[0, 1], [0, 2], [0, 3], [0, 4], [1, 2], [2, 3], [3, 4], [4, 1]])  # of `Scene.frusta`
-_ALIKE = 0.3  # mean of the viewing directions above which cameras look the same way
+HALF_VIEW = 33.0  # degrees that are filled to each side, of viser's 37.5
 
 
 def draw_cameras(
@@ -145,17 +145,17 @@ def look_through(camera: Any, scene: Scene, number: int) -> None:
 def overview(scene: Scene) -> tuple[Vectors, Vectors]:
     """Positions (3,) to look from and to look at so that all cameras and most points are seen.
 
-    From behind and above the cameras if they look the same way, as along a wall; else, as around an object, from beside
-    and above everything.
+    Args:
+        scene: with at least one camera.
     """
-    forward = scene.rotations[:, 2].mean(axis=0)
-    if np.linalg.norm(forward) < _ALIKE:
-        forward = scene.rotations[0, 0]  # any that is level
-    forward = forward - (forward @ scene.up) * scene.up  # level
-    length = float(np.linalg.norm(forward))
-    forward = forward / length if length > 1e-6 else scene.rotations[0, 1]  # straight down, or up
-    middle = scene.middle
-    return middle - scene.extent * (0.75 * forward - 0.35 * scene.up), middle
+    middle, away = scene.middle, scene.lookout
+    low, high = scene.box
+    usual = scene.points[((scene.points >= low) & (scene.points <= high)).all(axis=1)]
+    seen = np.concatenate([scene.centres, usual]) - middle  # (S, 3)
+    towards = seen @ away
+    aside = np.linalg.norm(seen - towards[:, None] * away, axis=1)
+    distance = float((aside / np.tan(np.deg2rad(HALF_VIEW)) + towards).max())
+    return middle + max(distance, 1e-9) * away, middle
 
 
 def _wxyz(rotation: Vectors) -> NDArray[np.float64]:

@@ -27,7 +27,9 @@ class Page:
 
     def __init__(self, host: str, port: int, title: str) -> None:
         self.server = start_server(host, port, title)
-        self.server.gui.configure_theme(dark_mode=True, control_layout="collapsible", show_share_button=False)
+        self.server.gui.configure_theme(
+            dark_mode=True, control_layout="collapsible", control_width="large", show_share_button=False
+        )
 
     @property
     def address(self) -> str:

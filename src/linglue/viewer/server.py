@@ -17,7 +17,7 @@ from linglue.viewer.page import EVERY, Page
 from linglue.viz.canvas import blend_dots, finish, lay_out
 from linglue.viz.matches import draw_matches
 
-POINT = 0.0012  # size of a point, relative to the scene
+POINT = 0.003  # size of a point, relative to the scene
 LARGE_SIDE = 1024  # pixels of an image in the panel
 MAX_NAMES = 30  # listed without a pose
 NONE = "-"  # no image is chosen
