@@ -1,6 +1,7 @@
 """The viewer on a rendered room: what it reads, what it shows, and a browser that looks at it."""
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from rendered import render
 
 pytest.importorskip("viser")
 
-from linglue.viewer.server import EVERY, Viewer, describe
+from linglue.viewer.server import EVERY, Viewer, describe, plain
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_reasons_and_localized_queries_are_told(reconstruction, tmp_path):
     (tmp_path / "work" / "summary.json").write_text(json.dumps({"reasons": {"night.png": "too dark"}}))
     read = WorkContents(tmp_path / "work", tmp_path / "poses.txt").read()
     assert list(read.queries) == ["new.jpg"] and "1 localized" in describe(read)
-    assert "- night.png: too dark" in describe(read)
+    assert "- night\\.png: too dark" in describe(read)
 
 
 def test_a_file_of_queries_that_is_not_there_is_one_line(reconstruction, tmp_path):
@@ -94,6 +95,14 @@ def test_what_stays_as_it_is_is_not_read_again(reconstruction, tmp_path):
     (tmp_path / "work" / "model" / "points3D.bin").touch()
     write_poses(tmp_path / "poses.txt", {"other.jpg": Pose(np.eye(3), np.zeros(3))})
     assert contents.read().scene is not before.scene and list(contents.read().queries) == ["other.jpg"]
+
+
+def test_names_are_shown_as_they_are(viewer):
+    nasty = "<img src=x onerror=f()> {g()} ![i](/etc/passwd) *b* `c` a_b\\.png"
+    shown = describe(replace(viewer.contents, without_pose={nasty: "too {dark}"}))
+    line = shown.splitlines()[-1].removeprefix("- ")
+    assert re.sub(r"\\(.)", r"\1", line) == f"{nasty}: too {{dark}}"  # what Markdown makes of it
+    assert not re.search(r"(?<!\\)[<{*`_\[!]", line)
 
 
 def test_points_are_filtered(viewer):
@@ -187,6 +196,6 @@ def test_a_browser_draws_the_scene_and_a_click_changes_the_view(viewer, tmp_path
         while not viewer._chosen.content and time.monotonic() < deadline:
             for dy, dx in ((0, 0), (15, 0), (-15, 0), (0, 25), (0, -25)):  # some camera lies about here
                 browser.click(x + dx, y + dy)
-        assert viewer._chosen.content.strip("*") in names()
+        assert viewer._chosen.content.strip("*") in map(plain, names())
         time.sleep(EVERY)
         assert np.abs(browser.picture()[:, :700].astype(int) - before[:, :700]).mean() > 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -81,9 +82,8 @@ class Viewer(Page):
                 for client in self.server.get_clients().values():
                     look_through(client.camera, scene, scene.names.index(name))
             self._picture.image, self._picture.visible = self._keypoints(name), True
-            self._chosen.content = f"**{name}**" + (
-                "" if name in scene.names else f"  \nno pose: {self.contents.without_pose.get(name, 'unknown')}"
-            )
+            reason = self.contents.without_pose.get(name)
+            self._chosen.content = f"**{plain(name)}**" + ("" if reason is None else f"  \nno pose: {plain(reason)}")
 
     def choose_pair(self, name0: str, name1: str) -> None:
         """Show the matches of images name0 and name1 with the score of the slider or more, coloured by score."""
@@ -215,7 +215,20 @@ def describe(contents: Contents) -> str:
         text.append(f"{len(contents.queries)} localized images (blue)")
     missing = list(contents.without_pose.items())
     if missing:
-        listed = "\n".join(f"- {name}: {reason}" for name, reason in missing[:MAX_NAMES])
+        listed = "\n".join(f"- {plain(name)}: {plain(reason)}" for name, reason in missing[:MAX_NAMES])
         more = f"\n- and {len(missing) - MAX_NAMES} more" if len(missing) > MAX_NAMES else ""
         text.append(f"without a pose:\n{listed}{more}")
     return "\n\n".join(text)
+
+
+def plain(text: str) -> str:
+    r"""Markdown that shows a text as it is: names of files may contain anything, and viser runs what is in braces.
+
+    Args:
+        text: on one line.
+
+    Example:
+        >>> print(plain("a_b {c}.png"))
+        a\_b \{c\}\.png
+    """
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
