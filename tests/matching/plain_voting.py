@@ -5,6 +5,7 @@ The reference that the fast implementation in `linglue.matching` is compared wit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
-from linglue.matching.motion import EDGE, LOCAL, TINY, WHOLE, ends_of, rigid_motion, whole_motion
+from linglue.matching.motion import EDGE, LOCAL, TINY, WHOLE, Rigid, ends_of, whole_motion
 from linglue.matching.nearest import SIDE, Candidates, describe_candidates, find_candidates, nearest_k
 from linglue.matching.neighborhood import Keypoints
 from linglue.matching.voting import CHOICE, PRIOR, UNLIKELY, Scored, Voting, VotingConfig
@@ -45,7 +46,9 @@ def among_best(owner: Tensor, scores: Tensor, count: int) -> Tensor:
 
 
 @torch.no_grad()
-def propose(predicted: Tensor, points: Tensor, mine: Tensor, theirs: Tensor, around: int) -> Tensor:
+def propose(
+    predicted: Tensor, points: Tensor, mine: Tensor, theirs: Tensor, around: int, wrong: Callable[[Tensor], Tensor]
+) -> Tensor:
     """(N, 2) every keypoint with the most similar of the `around` points (M, 2) next to its predicted one (N, 2).
 
     Args:
@@ -54,13 +57,15 @@ def propose(predicted: Tensor, points: Tensor, mine: Tensor, theirs: Tensor, aro
         mine: (N, C) descriptors of this image.
         theirs: (M, C) descriptors of the other.
         around: how many points are compared.
+        wrong: pairs (E, 2) → (E,) bool: proposed only where there is nothing else.
     """
-    count = min(around, len(points))
-    near = cKDTree(points.cpu().numpy()).query(predicted.cpu().numpy(), k=list(range(1, count + 1)))[1]  # (N, count)
-    index = torch.from_numpy(near).to(predicted.device)
-    similar = (theirs[index.flatten()].unflatten(0, index.shape) @ mine[:, :, None])[..., 0]  # (N, count)
-    chosen = index.gather(1, similar.argmax(1, keepdim=True))  # (N, 1)
-    return torch.cat([torch.arange(len(mine), device=mine.device)[:, None], chosen], dim=1)
+    found = []
+    for number, place in enumerate(predicted):
+        near = (points - place).double().norm(dim=1).argsort(stable=True)[:around]  # (count,)
+        pairs = torch.stack([torch.full_like(near, number), near], dim=1)  # (count, 2)
+        similar = theirs[near] @ mine[number] - 2 * wrong(pairs)  # (count,)
+        found.append(pairs[similar.argmax()])
+    return torch.stack(found)
 
 
 def local_motion(side: Side, belief: Tensor, voters: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,7 +202,7 @@ class PlainLook(nn.Module):
         self.rounds = nn.ModuleList(PlainRound(config) for _ in range(config.rounds))
 
     def forward(
-        self, view0: Keypoints, view1: Keypoints, candidates: Candidates, votes: Tensor, prior: Tensor
+        self, view0: Keypoints, view1: Keypoints, candidates: Candidates, votes: Tensor, trust: Tensor, prior: Tensor
     ) -> tuple[Scored, list[Tensor] | None]:
         """Logits of the candidates, of which `votes` (E,) have a vote; where voters predict the partners to be."""
         own = torch.cat([candidates.similarity[:, None], prior], dim=1)  # (E, 1 + PRIOR)
@@ -207,20 +212,24 @@ class PlainLook(nn.Module):
             return Scored([state[:, 0]] * len(self.rounds), candidates), None
         views = [view0, view1]
         scene = ends_of(views, candidates.pairs)
-        sides = [self._side(views[k], views[1 - k], candidates, voters, k) for k in (0, 1)]
+        order = sorted(range(len(voters)), key=lambda voter: -float(trust[voters[voter]].detach()))
+        sure = torch.tensor(order[: len(voters) // self.config.sure + self.config.far])
+        sides = [self._side(views[k], views[1 - k], candidates, voters, sure, k) for k in (0, 1)]
         logits, predicted = [], []
         for layer in self.rounds:
             state, logit, predicted = layer(state, voters, sides, scene)
             logits.append(logit)
         return Scored(logits, candidates), predicted
 
-    def _side(self, view: Keypoints, other: Keypoints, candidates: Candidates, voters: Tensor, side: int) -> Side:
+    def _side(
+        self, view: Keypoints, other: Keypoints, candidates: Candidates, voters: Tensor, sure: Tensor, side: int
+    ) -> Side:
         """Which voters each keypoint of `view` has, and how they look from its candidates."""
         # Unit: the longer side of the image, so that sizes and resolutions do not matter.
         points, partners = view.points / view.size.max(), other.points / other.size.max()
         pairs = candidates.pairs if side == 0 else candidates.pairs.flip(1)  # (E, 2) this image's keypoint first
         source, target = pairs[voters].T  # (V,)
-        chosen, valid = self._neighbours(points, points[source])  # (N, K)
+        chosen, valid = self._neighbours(points, points[source], sure)  # (N, K)
         own = source[chosen] == torch.arange(len(points), device=points.device)[:, None]
         valid = valid & ~own
         offset = points[source][chosen] - points[:, None]  # (N, K, 2)
@@ -235,15 +244,15 @@ class PlainLook(nn.Module):
         fits = self.fits(edges)  # (E, K, kernels)
         return Side(owner, chosen, valid, offset, away, fits, kernel, place)
 
-    def _neighbours(self, points: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, K) the nearest and some farther of the places (V, 2) of every point (N, 2), and which exist."""
-        c = self.config
-        wanted = [*range(c.near + 1), *range(c.near + c.stride, c.near + 1 + c.stride * c.far, c.stride)]
-        ranks = [r + 1 for r in wanted]  # scipy counts from 1
-        distance, index = cKDTree(places.cpu().numpy()).query(points.cpu().numpy(), k=ranks)
-        exists = torch.from_numpy(np.isfinite(distance)).to(points.device)
-        found = torch.from_numpy(index).to(points.device)
-        return torch.where(exists, found, 0), exists
+    def _neighbours(self, points: Tensor, places: Tensor, sure: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, K) the nearest of the places (V, 2) and of the sure ones (S,) of every point (N, 2), and which exist."""
+        found, exists = [], []
+        for count, which in ((self.config.near + 1, torch.arange(len(places))), (self.config.far, sure)):
+            distance, index = cKDTree(places[which].cpu().numpy()).query(points.cpu().numpy(), k=range(1, count + 1))
+            there = torch.from_numpy(np.isfinite(distance)).to(points.device)
+            exists.append(there)
+            found.append(which[torch.where(there, torch.from_numpy(index).to(points.device), 0)])
+        return torch.cat(found, dim=1), torch.cat(exists, dim=1)
 
 
 def winners_of(scored: Scored) -> Tensor:
@@ -264,35 +273,47 @@ class PlainVoting(Voting):
         self.looks = nn.ModuleList(PlainLook(config) for _ in range(2))
 
     def forward(self, view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor) -> list[Scored]:
-        """What both looks say."""
+        """What each look says."""
         there, back = nearest_k(x0, x1, self.config.candidates)
         candidates = find_candidates(there, back)
         prior = x0.new_zeros(len(candidates.pairs), PRIOR)  # (E, PRIOR)
-        first, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, prior)
-        if predicted is None:
-            return [first, replace(first, pair=self.pair)]
-        pairs, known = self._plain_pairs(first, predicted, view0, view1, x0, x1)
-        similarity = (x0[pairs[:, 0]] * x1[pairs[:, 1]]).sum(1)  # (E',)
-        candidates = describe_candidates(pairs, similarity, there, back)
-        chosen = winners_of(first)  # (K,)
-        prior, winners = self._prior(first, chosen, known)
-        likely = chosen[first.scores()[chosen] > UNLIKELY]
-        prior[:, CHOICE:] = rigid_motion(view0, view1, first.candidates.pairs[likely], pairs)
-        second, _ = self.looks[1](view0, view1, candidates, winners, prior)
-        return [first, replace(second, pair=self.pair)]
+        trust = candidates.sides[0][:, 1] + candidates.sides[1][:, 1]  # (E,)
+        last, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, trust, prior)
+        found = [last]
+        while predicted is not None and len(found) < self.config.looks:
+            chosen = winners_of(last)  # (K,)
+            likely = chosen[last.scores()[chosen] > UNLIKELY]
+            rigid = Rigid(view0, view1, last.candidates.pairs[likely])
+            pairs, known = self._plain_pairs(last, predicted, rigid, view0, view1, x0, x1)
+            similarity = (x0[pairs[:, 0]] * x1[pairs[:, 1]]).sum(1)  # (E',)
+            candidates = describe_candidates(pairs, similarity, there, back)
+            prior, winners = self._prior(last, chosen, known)
+            prior[:, CHOICE:] = rigid.describe(pairs)
+            trust = last.scores()[known]
+            last, predicted = self.looks[1](view0, view1, candidates, winners, trust, prior)
+            found.append(last)
+        return [*found[:-1], replace(last, pair=self.pair)]
 
     @torch.no_grad()
     def _plain_pairs(
-        self, first: Scored, predicted: list[Tensor], view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor
+        self,
+        last: Scored,
+        predicted: list[Tensor],
+        rigid: Rigid,
+        view0: Keypoints,
+        view1: Keypoints,
+        x0: Tensor,
+        x1: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Pairs (E', 2) for the second look, and (E',) which candidates of the first they are, −1 for new ones."""
-        pairs, scores = first.candidates.pairs, first.scores()
+        """Pairs (E', 2) for the next look, and (E',) which candidates of the last they are, −1 for new ones."""
+        pairs, scores = last.candidates.pairs, last.scores()
         kept = torch.zeros_like(scores, dtype=torch.bool)
         for side in (0, 1):
             kept |= among_best(pairs[:, side], scores, self.config.kept)
         points0, points1 = (view.points / view.size.max() for view in (view0, view1))
-        new0 = propose(predicted[0], points1, x0, x1, self.config.around)  # (N, 2)
-        new1 = propose(predicted[1], points0, x1, x0, self.config.around).flip(1)  # (M, 2)
+        around = self.config.around
+        new0 = propose(predicted[0], points1, x0, x1, around, rigid.off_line)  # (N, 2)
+        new1 = propose(predicted[1], points0, x1, x0, around, lambda found: rigid.off_line(found.flip(1))).flip(1)
         old = pairs[kept]  # (e, 2)
         every = torch.cat([old, new0, new1])
         key, place = (every[:, 0] * len(x1) + every[:, 1]).unique(return_inverse=True)  # (E',)

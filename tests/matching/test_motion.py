@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from linglue.matching.motion import GEOMETRY, WHOLE, epipolar_distance, rigid_motion, transfer_distance, whole_motion
+from linglue.matching.motion import GEOMETRY, WHOLE, Rigid, epipolar_distance, transfer_distance, whole_motion
 from linglue.matching.neighborhood import Keypoints
 
 SIZE = torch.tensor([1000.0, 800.0])
@@ -56,7 +56,7 @@ def test_candidates_that_follow_most_matches_stand_out(flat):
     points0, points1 = two_views(300, flat=flat)
     points1, right = with_outliers(points1, 0.5)
     pairs = same(300)
-    found = rigid_motion(Keypoints(points0, SIZE), Keypoints(points1, SIZE), pairs, pairs)
+    found = Rigid(Keypoints(points0, SIZE), Keypoints(points1, SIZE), pairs).describe(pairs)
     assert found.shape == (300, GEOMETRY)
     off, share = found[:, 2 * int(flat)], found[:, 2 * int(flat) + 1]
     assert off[right].quantile(0.95) < off[~right].quantile(0.2)
@@ -67,16 +67,18 @@ def test_geometry_does_not_depend_on_which_image_is_the_first():
     points0, points1 = two_views(200)
     views = Keypoints(points0, SIZE), Keypoints(with_outliers(points1, 0.4)[0], SIZE)
     pairs = same(200)
-    assert torch.allclose(rigid_motion(*views, pairs, pairs), rigid_motion(*views[::-1], pairs, pairs), atol=1e-4)
+    there, back = Rigid(*views, pairs), Rigid(*views[::-1], pairs)
+    assert torch.allclose(there.describe(pairs), back.describe(pairs), atol=1e-4)
+    assert torch.equal(there.off_line(pairs), back.off_line(pairs))
 
 
 @pytest.mark.parametrize("count", [0, 7, 8])
 def test_few_or_equal_matches_give_finite_numbers(count):
     points0, points1 = two_views(20)
     views = Keypoints(points0, SIZE), Keypoints(points1, SIZE)
-    assert rigid_motion(*views, same(count), same(20)).isfinite().all()
+    assert Rigid(*views, same(count)).describe(same(20)).isfinite().all()
     equal = torch.zeros(count, 2, dtype=torch.long)
-    assert rigid_motion(*views, equal, same(20)).isfinite().all()
+    assert Rigid(*views, equal).describe(same(20)).isfinite().all()
 
 
 def test_the_motion_of_the_whole_image_tells_right_from_wrong():
@@ -100,5 +102,5 @@ def test_an_estimator_that_gives_up_is_no_geometry(monkeypatch):
 
     points0, points1 = two_views(50, flat=True)
     monkeypatch.setattr(cv2, "findFundamentalMat", stops)
-    found = rigid_motion(Keypoints(points0, SIZE), Keypoints(points1, SIZE), same(50), same(50))
+    found = Rigid(Keypoints(points0, SIZE), Keypoints(points1, SIZE), same(50)).describe(same(50))
     assert not found[:, :2].any() and found[:, 2:].any()

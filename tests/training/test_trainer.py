@@ -18,12 +18,13 @@ from linglue.cli import main
 from linglue.errors import LinGlueError
 from linglue.features.sift import Sift
 from linglue.matcher import Matcher
+from linglue.matching.voting import VotingConfig
 from linglue.network.linglue import LinGlue
-from linglue.network.weights import read_info
+from linglue.network.weights import packaged_weights, read_info
 from linglue.training.config import RunConfig, read_config
 from linglue.training.data import prepare_data
 from linglue.training.log import read_rows
-from linglue.training.trainer import Trainer
+from linglue.training.trainer import Trainer, given_voting
 from training.killed import ENVIRONMENT, kill_at_first_checkpoint
 
 SETTINGS = """
@@ -216,3 +217,14 @@ def test_bad_configurations_end_in_one_line(tmp_path, capsys):
     assert main(["train", str(tmp_path / "run.toml")]) == 1
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_the_consensus_of_another_front_end_is_a_start(folder):
+    config, path = config_of(folder, "other-consensus"), packaged_weights("linpoint")
+    network = replace(config.network, preset="raw", consensus=True, frozen=True, consensus_start=path)
+    config = replace(config, network=network)
+    known, found = LinGlue.load(path).voting, Trainer(config, *prepare_data(config)).objective.network.voting
+    assert known is not None and found is not None and found.config == VotingConfig()
+    assert torch.equal(found.looks[1].similarity.weight, known.looks[1].similarity.weight)
+    with pytest.raises(LinGlueError, match="no learned consensus"):
+        given_voting(replace(config, network=replace(network, consensus_start=packaged_weights("disk"))))

@@ -26,6 +26,7 @@ LOCAL = 6  # numbers that describe a candidate against the motion of its voters
 WHOLE = 3  # numbers that describe it against the motion of the whole image
 GEOMETRY = 4  # numbers that describe it against the epipolar geometry and the homography of most matches
 SAMPLES = 1000  # the most that are drawn to find either
+OFF_LINE = 5.0  # thousandths of the longer side: partners are proposed only nearer to the epipolar line
 CHUNK = 1024  # candidates of which the numbers of all voters exist at a time: they stay in the cache
 TINY = 1e-6
 
@@ -62,16 +63,16 @@ def chunks(count: int, size: int | None = None) -> Iterator[slice]:
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
-def nearest_voters(points: Tensor, places: Tensor, ranks: list[int]) -> tuple[Tensor, Tensor]:
-    """(N, K) which of the places (V, 2) has each of the K ranks in distance from the points (N, 2), and which exist.
+def nearest_voters(points: Tensor, places: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(N, K) which of the places (V, 2) are the `count` nearest of the points (N, 2), and which exist.
 
     Args:
         points: (N, 2) keypoints.
         places: (V, 2) voters.
-        ranks: 1 is the nearest.
+        count: K.
     """
     tree, workers = cKDTree(places.cpu().numpy()), torch.get_num_threads()
-    distance, index = tree.query(points.cpu().numpy(), k=ranks, workers=workers)
+    distance, index = tree.query(points.cpu().numpy(), k=range(1, count + 1), workers=workers)
     exists = torch.from_numpy(np.isfinite(distance)).to(points.device)
     return torch.from_numpy(index).to(points.device).masked_fill_(~exists, 0), exists
 
@@ -84,7 +85,9 @@ class Surroundings:
     """
 
     @torch.no_grad()
-    def __init__(self, view: Keypoints, other: Keypoints, pairs: Tensor, voters: Tensor, ranks: list[int]) -> None:
+    def __init__(
+        self, view: Keypoints, other: Keypoints, pairs: Tensor, voters: Tensor, sure: Tensor, near: int, far: int
+    ) -> None:
         """Find the voters.
 
         Args:
@@ -92,14 +95,19 @@ class Surroundings:
             other: the same for the other image.
             pairs: (E, 2) the candidates, this image's keypoint first.
             voters: (V,) which of them vote.
-            ranks: of the voters of a keypoint in distance from it, 1 is the nearest.
+            sure: (S,) which of the voters are the surest.
+            near: so many of a keypoint's voters are the nearest of all,
+            far: and so many the nearest of the surest.
         """
         points, partners = view.points / view.size.max(), other.points / other.size.max()  # (N, 2), (M, 2)
         self.owner, target = pairs.unbind(1)  # (E,)
         self.place = partners.index_select(0, target)  # (E, 2)
         source = self.owner.index_select(0, voters)  # (V,)
         places = points.index_select(0, source)  # (V, 2)
-        self.voters, exists = nearest_voters(points, places, ranks)  # (N, K)
+        beside, exists = nearest_voters(points, places, near)  # (N, near)
+        surest, exist = nearest_voters(points, places.index_select(0, sure), far)  # (N, far)
+        self.voters = torch.cat([beside, sure[surest]], dim=1)  # (N, K)
+        exists = torch.cat([exists, exist], dim=1)  # (N, K)
         self.shape, flat = self.voters.shape, self.voters.flatten()
         own = source.index_select(0, flat).view(self.shape) == torch.arange(len(points), device=flat.device)[:, None]
         self.valid = (exists & ~own).to(points.dtype)  # (N, K)
@@ -207,34 +215,61 @@ def whole_motion(scene: Tensor, voters: Tensor, belief: Tensor) -> Tensor:
     return torch.cat([(along + 0.05).log(), thin], dim=1) / 3
 
 
-@torch.no_grad()
-def rigid_motion(view0: Keypoints, view1: Keypoints, matches: Tensor, pairs: Tensor) -> Tensor:
-    """(E, GEOMETRY) candidates against the epipolar geometry and the homography that most matches follow.
+class Rigid:
+    """The epipolar geometry and the homography that most matches follow, as far as there are any.
 
-    Of each: how far the candidate is from it, and the share of matches that follow it; zeros where there is none.
+    The same ones, whichever image is called the first, although samples are drawn.
 
     Args:
         view0: where the keypoints of image 0 are.
         view1: the same for image 1.
         matches: (K, 2) likely matches, best first.
-        pairs: (E, 2) the candidates.
+
+    Example:
+        >>> view = Keypoints(torch.rand(9, 2) * 99, torch.tensor([100.0, 100.0]))
+        >>> Rigid(view, view, torch.zeros(0, 2, dtype=torch.long)).describe(torch.zeros(3, 2, dtype=torch.long)).shape
+        torch.Size([3, 4])
     """
-    views, sides = (view0, view1), (0, 1)
-    if rank(view0) > rank(view1):  # samples are drawn: the same ones, whichever image is called the first
-        views, sides = (view1, view0), (1, 0)
-    # Thousandths of the longer side, about pixels, which the estimators expect.
-    points = [1000 * view.points.double() / view.size.max() for view in views]  # (N, 2), (M, 2)
-    ends = [points[k][matches[:, side]].cpu().numpy() for k, side in enumerate(sides)]  # (K, 2)
-    places = [points[k].index_select(0, pairs[:, side]) for k, side in enumerate(sides)]  # (E, 2)
-    found = view0.points.new_zeros(len(pairs), GEOMETRY)
-    if len(matches) >= 8:
-        for k, (estimate, distance) in enumerate(((_fundamental, epipolar_distance), (_homography, transfer_distance))):
-            matrix, share = estimate(*ends)
+
+    @torch.no_grad()
+    def __init__(self, view0: Keypoints, view1: Keypoints, matches: Tensor) -> None:
+        views, self._sides = (view0, view1), (0, 1)
+        if rank(view0) > rank(view1):
+            views, self._sides = (view1, view0), (1, 0)
+        # Thousandths of the longer side, about pixels, which the estimators expect.
+        self._points = [1000 * view.points.double() / view.size.max() for view in views]  # (N, 2), (M, 2)
+        self.found: list[tuple[Tensor | None, float]] = [(None, 0.0), (None, 0.0)]  # matrix (3, 3), share of followers
+        if len(matches) >= 8:
+            ends = [end.cpu().numpy() for end in self._ends(matches)]
+            for k, estimate in enumerate((_fundamental, _homography)):
+                matrix, share = estimate(*ends)
+                if matrix is not None:
+                    self.found[k] = torch.from_numpy(matrix).to(self._points[0]), share
+
+    def _ends(self, pairs: Tensor) -> list[Tensor]:
+        """(E, 2) in either image."""
+        return [points.index_select(0, pairs[:, side]) for points, side in zip(self._points, self._sides, strict=True)]
+
+    @torch.no_grad()
+    def describe(self, pairs: Tensor) -> Tensor:
+        """(E, GEOMETRY) of pairs (E, 2): how far from each geometry, and its share of matches; zeros without one."""
+        described = self._points[0].new_zeros(len(pairs), GEOMETRY, dtype=torch.float32)
+        for k, ((matrix, share), distance) in enumerate(
+            zip(self.found, (epipolar_distance, transfer_distance), strict=True)
+        ):
             if matrix is not None:
-                off = distance(torch.from_numpy(matrix).to(places[0]), *places)
-                found[:, 2 * k] = (off.clamp(max=1e4) + 1).log() / 2 - 1
-                found[:, 2 * k + 1] = share
-    return found
+                off = distance(matrix, *self._ends(pairs))
+                described[:, 2 * k] = (off.clamp(max=1e4) + 1).log() / 2 - 1
+                described[:, 2 * k + 1] = share
+        return described
+
+    @torch.no_grad()
+    def off_line(self, pairs: Tensor) -> Tensor:
+        """(E,) bool: further than OFF_LINE from the epipolar line; False where there is no epipolar geometry."""
+        matrix, _ = self.found[0]
+        if matrix is None:
+            return torch.zeros_like(pairs[:, 0], dtype=torch.bool)
+        return epipolar_distance(matrix, *self._ends(pairs)) > OFF_LINE
 
 
 def rank(view: Keypoints) -> tuple[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,9 @@ GROUP = 8  # entries per group in the search for minima; its square divides both
 CROWDED = 32  # entries per query that are remembered at most, before they are sorted out
 FAR = 0x7F7FFFFF  # the bits of the largest number; only infinity, which is padding, is larger
 SIDE = 5  # numbers that say how distinctive a candidate is, seen from one image
+LEAD = 1  # the one of them that says by how much it is more similar than the best of the others
 ROWS = 512  # of products by oneDNN, or a multiple: a new shape costs 0.2 ms, once, and these come again
+LEAST = 2.0  # more than similarities of unit descriptors can differ
 EPSILON = 1e-6  # keeps the distance ratio finite where two descriptors are equal
 
 
@@ -320,7 +323,9 @@ def describe_candidates(pairs: Tensor, similarity: Tensor, there: Neighbours, ba
 
 
 @torch.no_grad()
-def propose(predicted: Tensor, points: Tensor, mine: Tensor, theirs: Tensor, around: int) -> Tensor:
+def propose(
+    predicted: Tensor, points: Tensor, mine: Tensor, theirs: Tensor, around: int, wrong: Callable[[Tensor], Tensor]
+) -> Tensor:
     """(N, 2) every keypoint with the most similar of the `around` points (M, 2) next to its predicted one (N, 2).
 
     Args:
@@ -329,13 +334,16 @@ def propose(predicted: Tensor, points: Tensor, mine: Tensor, theirs: Tensor, aro
         mine: (N, C) descriptors of this image.
         theirs: (M, C) descriptors of the other.
         around: how many points are compared.
+        wrong: pairs (E, 2) → (E,) bool: proposed only where there is nothing else.
     """
     ranks, workers = list(range(1, min(around, len(points)) + 1)), torch.get_num_threads()
     near = cKDTree(points.cpu().numpy()).query(predicted.cpu().numpy(), k=ranks, workers=workers)[1]  # (N, count)
     index = torch.from_numpy(near).to(predicted.device)
+    number = torch.arange(len(mine), device=mine.device)[:, None]  # (N, 1)
     similar = torch.stack([(mine * theirs.index_select(0, one)).sum(1) for one in index.unbind(1)], 1)  # (N, count)
-    chosen = index.gather(1, similar.argmax(1, keepdim=True))  # (N, 1)
-    return torch.cat([torch.arange(len(mine), device=mine.device)[:, None], chosen], dim=1)
+    pairs = torch.stack([number.expand_as(index), index], dim=2).flatten(0, 1)  # (N·count, 2)
+    similar -= LEAST * wrong(pairs).view_as(similar)
+    return torch.cat([number, index.gather(1, similar.argmax(1, keepdim=True))], dim=1)
 
 
 def similarities(x0: Tensor, x1: Tensor, pairs: Tensor) -> Tensor:

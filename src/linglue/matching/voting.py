@@ -5,8 +5,9 @@ rounds in which the matches around it vote, each with how well it fits the candi
 a weight of its own state, and in which a similarity fitted to those voters predicts where the partner should be → a
 logit each → probabilities over the candidates of a keypoint and "no partner".
 
-There are two looks. The first has mutual nearest neighbours as voters. The second has the winners of the first, and new
-candidates where their votes predict a partner that descriptors alone did not propose.
+There are three looks. The first has mutual nearest neighbours as voters. The others, with the same weights, have the
+winners of the look before, new candidates where their votes predict a partner that descriptors alone did not propose,
+and the epipolar geometry and the homography that the winners follow as evidence.
 
 Time is linear in the number of keypoints once candidates are known; no array of N × M exists. Both images play the same
 part, so swapping them swaps the result.
@@ -14,28 +15,30 @@ part, so swapping them swaps the result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from linglue.errors import LinGlueError
 from linglue.matching.motion import (
     EDGE,
     GEOMETRY,
     LOCAL,
     WHOLE,
+    Rigid,
     Side,
     Surroundings,
     against_motion,
     chunks,
     ends_of,
     local_motion,
-    rigid_motion,
     whole_motion,
 )
 from linglue.matching.nearest import (
+    LEAD,
     SIDE,
     Candidates,
     among_best,
@@ -47,12 +50,13 @@ from linglue.matching.nearest import (
 )
 from linglue.matching.neighborhood import Keypoints
 
-CHOICE = 3  # numbers that the second look knows from the first: the logit, whether there was one, and whether it won
+CHOICE = 3  # numbers that a look knows from the one before: the logit, whether there was one, and whether it won
 PRIOR = CHOICE + GEOMETRY  # and what the geometry of the winners says
-UNLIKELY = 0.02  # winners of the first look that score less do not count for the geometry
+UNLIKELY = 0.02  # winners of a look that score less do not count for the geometry
 POWERS = (1, 2, 4)  # of scores, whose sums tell related images from unrelated ones: many matches, and sure ones
 PACE = 10.0  # by how much faster than others the weights of these sums learn: few pairs are unrelated
 MIN_SCORE = 0.2  # for pose estimation
+MOST = 256  # of anything in a VotingConfig
 STATES = 8192  # candidates whose states move on at a time: memory does not grow with their number
 
 
@@ -62,13 +66,21 @@ class VotingConfig:
 
     candidates: int = 5  # a candidate is among that many most similar ones, seen from either image
     near: int = 9  # voters next to a keypoint
-    far: int = 4  # voters from further away, so that repeated structure is seen from outside it
-    stride: int = 8  # every so many of the next nearest voters is a far one
+    far: int = 4  # nearest of the surest voters: they are further away, and see repeated structure from outside it
+    sure: int = 8  # one of so many voters is among the surest
     width: int = 32  # numbers in the state of a candidate
     kernels: int = 16  # ways a voter can fit, each with a weight of its own for a voter
+    looks: int = 3  # at least 2
     rounds: int = 2  # of each look
-    around: int = 6  # keypoints around a predicted place, of which the most similar becomes a candidate
-    kept: int = 2  # candidates of a keypoint that the second look sees again
+    around: int = 12  # keypoints around a predicted place, of which the most similar becomes a candidate
+    kept: int = 2  # candidates of a keypoint that the next look sees again
+
+    def __post_init__(self) -> None:
+        """Files may say anything."""
+        for name, value in asdict(self).items():
+            least = 2 if name == "looks" else 1
+            if not isinstance(value, int) or not least <= value <= MOST:
+                raise LinGlueError(f"{name} of the learned consensus is {value!r}, expected {least} to {MOST}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +90,7 @@ class Scored:
     logits: list[Tensor]  # (E,) per round
     candidates: Candidates
     pair: nn.Linear | None = None  # log(1 + sums of powers of scores) → logit that the images show the same thing
+    calibration: Tensor | None = None  # (2,) slope and offset: logit of a score → logit that the match is right
 
     def log_probabilities(self, number: int = -1) -> tuple[Tensor, Tensor]:
         """(E,) log-probability that the candidate is the partner, seen from image 0 and from image 1."""
@@ -100,6 +113,12 @@ class Scored:
         scores = self.scores().detach()  # (E,)
         return PACE * self.pair(torch.stack([scores.pow(power).sum() for power in POWERS]).log1p())[0]
 
+    def honest(self, scores: Tensor) -> Tensor:
+        """(K,) probabilities of being right, from scores that are in the right order."""
+        if self.calibration is None:
+            return scores
+        return (scores.logit(1e-6) * self.calibration[0] + self.calibration[1]).sigmoid()
+
 
 def log_partition(logits: Tensor, owner: Tensor, count: int) -> Tensor:
     """(count,) log(1 + Σ exp(logit)) over the candidates (E,) of each owner; the 1 is "no partner"."""
@@ -120,13 +139,15 @@ class Voting(nn.Module):
     def __init__(self, config: VotingConfig | None = None) -> None:
         super().__init__()
         self.config = config or VotingConfig()
-        self.looks = nn.ModuleList(_Look(self.config) for _ in range(2))
+        self.looks = nn.ModuleList(_Look(self.config) for _ in range(2))  # the first, and all others
         self.pair = nn.Linear(len(POWERS), 1)
         nn.init.constant_(self.pair.weight, 1 / PACE)  # as likely as not at 20 matches, before it is trained
         nn.init.constant_(self.pair.bias, -9 / PACE)
+        self.calibration: Tensor
+        self.register_buffer("calibration", torch.tensor([1.0, 0.0]))
 
     def forward(self, view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor) -> list[Scored]:
-        """What both looks say.
+        """What each look says.
 
         Args:
             view0: where the keypoints of image 0 are.
@@ -137,50 +158,55 @@ class Voting(nn.Module):
         there, back = nearest_k(x0, x1, self.config.candidates)
         candidates = find_candidates(there, back)
         prior = x0.new_zeros(len(candidates.pairs), PRIOR)  # (E, PRIOR)
-        first, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, prior)
-        if predicted is None:
-            return [first, replace(first, pair=self.pair)]
-        scores = first.scores().detach()  # (E,)
-        pairs, known = self._second_pairs(first.candidates, scores, predicted, view0, view1, x0, x1)
-        similarity = similarities(x0, x1, pairs)  # (E',)
-        candidates = describe_candidates(pairs, similarity, there, back)
-        chosen = _winners(first.candidates, scores)  # (K,)
-        prior, winners = self._prior(first, chosen, known)
-        likely = chosen[scores[chosen] > UNLIKELY]
-        prior[:, CHOICE:] = rigid_motion(view0, view1, first.candidates.pairs[likely], pairs)
-        second, _ = self.looks[1](view0, view1, candidates, winners, prior)
-        return [first, replace(second, pair=self.pair)]
+        trust = candidates.sides[0][:, LEAD] + candidates.sides[1][:, LEAD]  # (E,)
+        last, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, trust, prior)
+        found = [last]
+        for _ in range(1, self.config.looks):
+            if predicted is None:
+                break
+            scores = last.scores().detach()  # (E,)
+            chosen = _winners(last.candidates, scores)  # (K,)
+            rigid = Rigid(view0, view1, last.candidates.pairs[chosen[scores[chosen] > UNLIKELY]])
+            pairs, known = self._next_pairs(last.candidates, scores, predicted, rigid, view0, view1, x0, x1)
+            candidates = describe_candidates(pairs, similarities(x0, x1, pairs), there, back)
+            prior, winners = self._prior(last, chosen, known)
+            prior[:, CHOICE:] = rigid.describe(pairs)
+            trust = scores[known]  # (E',) of winners, which are known
+            last, predicted = self.looks[1](view0, view1, candidates, winners, trust, prior)
+            found.append(last)
+        return [*found[:-1], replace(last, pair=self.pair, calibration=self.calibration)]
 
     @torch.no_grad()
-    def _second_pairs(
+    def _next_pairs(
         self,
         candidates: Candidates,
         scores: Tensor,
         predicted: list[Tensor],
+        rigid: Rigid,
         view0: Keypoints,
         view1: Keypoints,
         x0: Tensor,
         x1: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Pairs (E', 2) for the second look, and (E',) which candidates of the first they are, −1 for new ones."""
-        pairs = candidates.pairs
+        """Pairs (E', 2) for the next look, and (E',) which candidates of the last they are, −1 for new ones."""
+        pairs, around = candidates.pairs, self.config.around
         kept = torch.zeros_like(scores, dtype=torch.bool)
         for side in (0, 1):
             kept |= among_best(pairs[:, side], scores, self.config.kept, candidates.counts[side])
         points0, points1 = (view.points / view.size.max() for view in (view0, view1))
-        new0 = propose(predicted[0], points1, x0, x1, self.config.around)  # (N, 2)
-        new1 = propose(predicted[1], points0, x1, x0, self.config.around).flip(1)  # (M, 2)
+        there = propose(predicted[0], points1, x0, x1, around, rigid.off_line)  # (N, 2)
+        back = propose(predicted[1], points0, x1, x0, around, lambda found: rigid.off_line(found.flip(1)))  # (M, 2)
         old = pairs[kept]  # (e, 2)
-        every = torch.cat([old, new0, new1])
+        every = torch.cat([old, there, back.flip(1)])
         key, place = (every[:, 0] * len(x1) + every[:, 1]).unique(return_inverse=True)  # (E',)
         known = torch.full_like(key, -1)
         known[place[: len(old)]] = kept.nonzero()[:, 0]
         return torch.stack([key // len(x1), key % len(x1)], dim=1), known
 
     @staticmethod
-    def _prior(first: Scored, chosen: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-        """What the first look said of each pair (E', PRIOR), and which of them are among the chosen (E',)."""
-        logit, old = first.logits[-1].detach(), known >= 0
+    def _prior(last: Scored, chosen: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+        """What the last look said of each pair (E', PRIOR), and which of them are among the chosen (E',)."""
+        logit, old = last.logits[-1].detach(), known >= 0
         wins = torch.zeros_like(logit, dtype=torch.bool)
         wins[chosen] = True
         prior = logit.new_zeros(len(known), PRIOR)
@@ -207,9 +233,13 @@ class _Look(nn.Module):
         self.rounds = nn.ModuleList(_Round(config) for _ in range(config.rounds))
 
     def forward(
-        self, view0: Keypoints, view1: Keypoints, candidates: Candidates, votes: Tensor, prior: Tensor
+        self, view0: Keypoints, view1: Keypoints, candidates: Candidates, votes: Tensor, trust: Tensor, prior: Tensor
     ) -> tuple[Scored, list[Tensor] | None]:
-        """Logits of the candidates, of which `votes` (E,) have a vote; where voters predict the partners to be."""
+        """Logits of the candidates, of which `votes` (E,) have a vote, the surest those of most trust (E,).
+
+        And where voters predict the partners to be.
+        """
+        c = self.config
         own = torch.cat([candidates.similarity[:, None], prior], dim=1)  # (E, 1 + PRIOR)
         parts = [self._start(own[part], *(side[part] for side in candidates.sides)) for part in chunks(len(own))]
         state = torch.cat(parts) if parts else own.new_zeros(0, self.config.width)  # (E, W)
@@ -217,21 +247,15 @@ class _Look(nn.Module):
         if not len(voters):  # nobody votes where there is nothing to choose from
             return Scored([state[:, 0]] * len(self.rounds), candidates), None
         scene = ends_of([view0, view1], candidates.pairs)
-        sides = [
-            self._side(Surroundings(view0, view1, candidates.pairs, voters, self._ranks)),
-            self._side(Surroundings(view1, view0, candidates.pairs.flip(1), voters, self._ranks)),
-        ]
+        sure = trust[voters].argsort(descending=True, stable=True)[: len(voters) // c.sure + c.far]  # (S,)
+        sides = []
+        for views, pairs in (((view0, view1), candidates.pairs), ((view1, view0), candidates.pairs.flip(1))):
+            sides.append(self._side(Surroundings(*views, pairs, voters, sure, c.near + 1, c.far)))
         logits, predicted = [], []
         for layer in self.rounds:
             state, logit, predicted = layer(state, voters, sides, scene)
             logits.append(logit)
         return Scored(logits, candidates), predicted
-
-    @property
-    def _ranks(self) -> list[int]:
-        """Which of the nearest voters of a keypoint vote, 1 is the nearest: the near ones and some farther ones."""
-        c = self.config
-        return [*range(1, c.near + 2), *range(c.near + c.stride + 1, c.near + 2 + c.stride * c.far, c.stride)]
 
     def _start(self, own: Tensor, side0: Tensor, side1: Tensor) -> Tensor:
         """(c, W) states of candidates from their descriptors alone."""
@@ -312,6 +336,6 @@ def best_matches(scored: Scored, least: float = MIN_SCORE) -> tuple[Tensor, Tens
     """
     right = scored.scores().detach()  # (E,)
     chosen = _winners(scored.candidates, right)
-    scores = right[chosen] * scored.related().sigmoid()  # (K,)
+    scores = scored.honest(right[chosen] * scored.related().sigmoid())  # (K,)
     keep = scores >= least
     return scored.candidates.pairs[chosen[keep]], scores[keep]

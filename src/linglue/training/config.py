@@ -86,12 +86,15 @@ class NetworkConfig:
     preset: str = "geo"
     start: Path | None = None  # weights to start from; without, the identity start
     consensus: bool = False  # it gets a learned consensus if it has none, which is trained, too
+    consensus_start: Path | None = None  # weights, of any front-end, whose consensus it starts from
     frozen: bool = False  # nothing but the consensus is trained
 
     def __post_init__(self) -> None:
         config = LinGlueConfig.preset(self.preset)  # raises if there is none
         if self.frozen and not self.consensus:
             raise LinGlueError("network.frozen is true without a consensus, expected something to train")
+        if self.consensus_start is not None and not self.consensus:
+            raise LinGlueError("network.consensus_start is given, expected consensus to be true as well")
         if self.consensus and config.sinkhorn:
             raise LinGlueError(
                 f"network.consensus is true for {self.preset!r}, expected a preset without Sinkhorn's head"

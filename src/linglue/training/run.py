@@ -19,7 +19,7 @@ from linglue.training.checkpoint import checkpoint_path, read_checkpoint
 from linglue.training.config import RunConfig
 from linglue.training.data import prepare_data, split_images
 from linglue.training.log import check_output
-from linglue.training.trainer import Trainer, given_network, run_settings
+from linglue.training.trainer import Trainer, given_network, given_voting, run_settings
 
 
 def train(config: RunConfig, engine: Engine | None = None) -> Path:
@@ -53,6 +53,7 @@ def check(config: RunConfig) -> None:
     split_images(config.data)
     extractor = make_extractor(config.data.features, config.data.extractor_weights)
     given_network(config, extractor.kind, extractor.dim)
+    given_voting(config)
     checkpoint = checkpoint_path(config.output)
     read_checkpoint(checkpoint, run_settings(config))
     check_output(config.output, config.output / f"{extractor.kind}.safetensors", checkpoint)

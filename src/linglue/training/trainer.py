@@ -23,10 +23,11 @@ from linglue.core.progress import progress
 from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
 from linglue.matching.match import MatchingConfig, match_descriptors
-from linglue.matching.voting import VotingConfig
+from linglue.matching.voting import Voting, VotingConfig
 from linglue.network.linglue import LinGlue, matchable
 from linglue.network.weights import LinGlueConfig, read_info
 from linglue.training.cache.store import FeatureCache
+from linglue.training.calibration import fit_calibration, known_matches
 from linglue.training.checkpoint import checkpoint_path, read_checkpoint, restore, write_checkpoint
 from linglue.training.config import OptimiserConfig, RunConfig
 from linglue.training.identity import identity_network
@@ -34,6 +35,8 @@ from linglue.training.log import log_row
 from linglue.training.objective import Objective
 from linglue.training.optimisation import averaged, schedule
 from linglue.training.scores import MatchScores, mean_scores, score_pair
+
+SYNTHETIC = frozenset({"homography", "parallax"})  # sources of pairs that are made; all others are real
 
 
 def given_network(config: RunConfig, kind: str, dim: int) -> LinGlue | None:
@@ -64,17 +67,40 @@ def start_network(config: RunConfig, pairs: FeatureCache) -> LinGlue:
     """
     given = given_network(config, pairs.kind, pairs.dim)
     network = identity_start(config, pairs) if given is None else given
-    if config.network.consensus and network.voting is None:
-        network = with_voting(network, config.optimiser.seed)
+    known = given_voting(config)
+    if config.network.consensus and (known is not None or network.config.voting != VotingConfig()):
+        network = with_voting(network, config.optimiser.seed, known or network.voting)
     return network.train()
 
 
-def with_voting(network: LinGlue, seed: int) -> LinGlue:
-    """The same network with a learned consensus that has learned nothing yet."""
+def given_voting(config: RunConfig) -> Voting | None:
+    """The learned consensus that `network.consensus_start` names: it knows nothing of descriptors but similarities."""
+    path = config.network.consensus_start
+    if path is None:
+        return None
+    voting = LinGlue.load(path).voting
+    if voting is None:
+        raise LinGlueError(f"{path}: has no learned consensus, expected one for network.consensus_start")
+    return voting
+
+
+def with_voting(network: LinGlue, seed: int, known: Voting | None = None) -> LinGlue:
+    """The same network with a learned consensus of the present shape.
+
+    Args:
+        network: of any kind.
+        seed: of what the consensus does not know yet.
+        known: a consensus from which it takes what fits.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         larger = LinGlue(replace(network.config, voting=VotingConfig()))
-    larger.load_state_dict(network.state_dict(), strict=False)
+    own = {name: tensor for name, tensor in network.state_dict().items() if not name.startswith("voting.")}
+    larger.load_state_dict(own, strict=False)
+    if known is not None and larger.voting is not None:
+        shapes = {name: tensor.shape for name, tensor in larger.voting.state_dict().items()}
+        fits = {name: tensor for name, tensor in known.state_dict().items() if shapes.get(name) == tensor.shape}
+        larger.voting.load_state_dict(fits, strict=False)
     return larger
 
 
@@ -96,26 +122,46 @@ def identity_start(config: RunConfig, pairs: FeatureCache) -> LinGlue:
 def validate(network: LinGlue, caches: dict[str, FeatureCache], device: torch.device) -> dict[str, MatchScores]:
     """What the learned consensus, or mutual nearest neighbours without one, finds of the true matches, per source.
 
+    The scores of the consensus are made honest on the way: on real pairs, or on all where there are none.
+
     Args:
-        network: is put into evaluation mode meanwhile.
+        network: is put into evaluation mode meanwhile; the calibration of its consensus is set.
         caches: pairs by the name of their source.
         device: where the network is.
     """
     network.eval()
-    result = {}
+    if network.voting is not None:
+        network.voting.calibration.copy_(torch.tensor([1.0, 0.0]))
+    result: dict[str, MatchScores] = {}
+    judged: dict[str, list[tuple[Any, Any]]] = {}  # scores and whether they are right, of every pair
     for name, cache in caches.items():
         scores = []
+        judged[name] = []
         for index in range(len(cache)):
             batch = to_device(cache.batch([index]), device)
             encoded = network.encode(batch["image0"], batch["image1"])
             (pair,) = matchable(batch["image0"], batch["image1"], encoded.descriptors0, encoded.descriptors1)
             matching = MatchingConfig(min_score=0) if network.voting is not None else MatchingConfig.unfiltered()
-            found, _ = match_descriptors(*pair, matching, None, network.voting)
-            truths = (batch[f"matches{k}"][0][batch[f"image{k}"]["mask"][0]] for k in (0, 1))
+            found, confidence = match_descriptors(*pair, matching, None, network.voting)
+            truths = [batch[f"matches{k}"][0][batch[f"image{k}"]["mask"][0]] for k in (0, 1)]
             scores.append(score_pair(found, *truths))
+            right, known = known_matches(found, truths, batch["fundamental"][0], pair[:2])
+            judged[name].append((confidence[known].cpu().numpy(), right[known].cpu().numpy()))
         result[name] = mean_scores(scores)
+    if network.voting is not None:
+        used = [name for name in judged if name not in SYNTHETIC] or list(judged)
+        parts = [np.concatenate(part) for part in zip(*(pair for name in used for pair in judged[name]), strict=True)]
+        network.voting.calibration.copy_(torch.tensor(fit_calibration(*parts)))
     network.train()
     return result
+
+
+def overall(scores: dict[str, MatchScores]) -> float:
+    """The number by which weights are chosen: mean average precision; real pairs together count as much as others."""
+    kinds = [
+        [s.average_precision for name, s in scores.items() if (name in SYNTHETIC) == made] for made in (True, False)
+    ]
+    return float(np.mean([np.mean(values) for values in kinds if values]))
 
 
 def to_device(values: Any, device: torch.device) -> Any:
@@ -214,7 +260,7 @@ class Trainer:
         return total
 
     def _validate(self, loss: float) -> None:
-        """Log the averaged network's scores; the best by mean average precision becomes the run's weights."""
+        """Log the averaged network's scores; the best becomes the run's weights."""
         if self.rank != 0:
             return
         network = cast(LinGlue, self.average.module)
@@ -224,7 +270,7 @@ class Trainer:
             row.update({f"{name}/{score}": value for score, value in asdict(found).items()})
         self.config.output.mkdir(parents=True, exist_ok=True)
         log_row(self.config.output, row)
-        quality = float(np.mean([s.average_precision for s in scores.values()]))
+        quality = overall(scores)
         text = ", ".join(f"{name} recall {s.recall:.3f} AP {s.average_precision:.3f}" for name, s in scores.items())
         tqdm.write(f"step {self.step}: {text}")
         if quality > self.best:

@@ -28,6 +28,7 @@ from linglue.errors import LinGlueError
 from linglue.features.weights import load_weights
 from linglue.io.images import Image, read_image, shrink
 from linglue.training.images.image_set import image_names
+from linglue.training.sources.likely import likely_pairs
 from linglue.types import Features, FloatArray
 
 ALIKED_FILE = "aliked-n16.pth"
@@ -83,6 +84,7 @@ class LabelConfig:
 
     longer_side: int = 1024  # images are shrunk to it
     max_pairs: int = 300  # per scene: half of them neighbours in the order of names, half any others
+    likely: bool = False  # instead, at random among those that the packaged matcher finds related
     epipolar_error: float = 1.5  # pixels
     min_inliers: int = 30  # else the pair is given up
     min_share: float = 0.3  # of the teacher's matches, likewise
@@ -112,8 +114,12 @@ def label_scene(
         return teacher.features(shrink(read_image(images / names[number]), config.longer_side))
 
     kept = 0
-    settings = {name: value for name, value in asdict(config).items() if name != "max_pairs"}
-    for i, j in tqdm(choose_pairs(len(names), config), desc=images.name, unit="pair", disable=not progress):
+    settings = {name: value for name, value in asdict(config).items() if name not in ("max_pairs", "likely")}
+    if config.likely:
+        chosen = likely_pairs(images, names, config.max_pairs, config.seed)
+    else:
+        chosen = choose_pairs(len(names), config)
+    for i, j in tqdm(chosen, desc=images.name, unit="pair", disable=not progress):
         path = folder / f"{_digest(names[i], names[j], repr(settings))}.npz"
         if not path.exists():
             matches = verified(*teacher.match(features(i), features(j)), config)
@@ -205,12 +211,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--scenes", nargs="+", default=None, metavar="NAME", help="only these")
     parser.add_argument("--max-pairs", type=int, default=LabelConfig.max_pairs, metavar="N", help="of a scene")
+    parser.add_argument(
+        "--likely", action="store_true", help="of large collections: only pairs the packaged matcher finds related"
+    )
     parser.add_argument("--keypoints", type=int, default=2048, metavar="N", help="of an image")
     options = parser.parse_args(arguments)
     try:
         scenes = [s for s in scene_folders(options.images) if options.scenes is None or s.name in options.scenes]
         teacher = LightGlueTeacher(options.weights, options.keypoints)
-        config = LabelConfig(max_pairs=options.max_pairs)
+        config = LabelConfig(max_pairs=options.max_pairs, likely=options.likely)
         for scene in scenes:
             kept = label_scene(scene, options.output / scene.name, teacher, config)
             print(f"{options.output / scene.name}: {kept} pairs verified")
