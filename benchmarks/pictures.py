@@ -30,7 +30,7 @@ from chromium import Browser
 from rendered import SIZE
 
 QUALITY = 85
-DRAWN = 5.0  # seconds until a browser has drawn everything
+DRAWN = 15.0  # seconds until a browser has drawn everything
 
 
 def picture_view(work: Workspace, folder: Path) -> Image:
@@ -42,8 +42,7 @@ def picture_view(work: Workspace, folder: Path) -> Image:
             (viewer._graph, viewer._names, *viewer._pair), (True, *names[4:6], names[4]), strict=True
         ):
             handle.value = value  # as if a visitor had chosen it
-        viewer._size_of_points.value = 2.0
-        with Browser(folder, (1200, 860)) as browser:
+        with Browser(folder, (1400, 990)) as browser:
             browser.open(viewer.address)
             browser.wait_for_text(f"{len(names)} images with a pose")
             time.sleep(DRAWN)
@@ -56,7 +55,7 @@ def picture_report(work: Workspace, folder: Path) -> Image:
     """The beginning of `linglue report`."""
     page = folder / "report.html"
     write_report(work, page)
-    with Browser(folder, (1000, 1100)) as browser:
+    with Browser(folder, (1000, 1750)) as browser:
         browser.open(page.as_uri())
         browser.wait_for_text("Model")
         time.sleep(DRAWN)

@@ -1,7 +1,10 @@
 """`--engine ray` on a Ray of this machine's own: the same features, matches and poses as without."""
 
 import json
+import os
+import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from rendered import render, write_images
 from rendered_map import KEYPOINTS, write_map
 
 VIEWS = render(5)
+ALONE = {"RAY_ADDRESS": ""}  # joins no other cluster
 RAY = ("--engine", "ray", "--workers", 1)
 
 
@@ -89,6 +93,37 @@ def test_features_matches_and_poses_are_those_of_the_pool(run, ray, images, tmp_
         assert json.loads(outcome.out)["localized"] == 1, outcome.err
         found.append(poses.read_text())
     assert found[0] == found[1]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_reconstruction_whose_driver_is_killed_resumes_to_the_model_of_the_pool(run, ray, tmp_path):
+    pytest.importorskip("pycolmap")
+    write_images(tmp_path / "images", VIEWS)
+    options = ("--features", "sift", "--max-keypoints", "300")
+    killed = tmp_path / "ray"
+    command = ["reconstruct", tmp_path / "images", "-o", killed, *options, *RAY, "--ship-images"]
+    driver = subprocess.Popen([sys.executable, "-m", "linglue", *map(str, command)], env={**os.environ, **ALONE})
+    deadline = time.monotonic() + 180
+    while not written(killed):
+        assert driver.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    driver.kill()
+    driver.wait()
+    assert not (killed / "summary.json").exists()
+    assert run(*command).code == 0
+    assert run("reconstruct", tmp_path / "images", "-o", tmp_path / "pool", *options, "--workers", 1).code == 0
+    for file in ("cameras.bin", "images.bin", "points3D.bin"):
+        assert (killed / "model" / file).read_bytes() == (tmp_path / "pool" / "model" / file).read_bytes()
+
+
+def written(folder):
+    """Whether the features of an image are in a work folder."""
+    file = folder / "features.db"
+    if not file.is_file():
+        return False
+    with Workspace(folder).features() as features:
+        return bool(features.names())
 
 
 @pytest.mark.ray

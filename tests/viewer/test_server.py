@@ -1,9 +1,11 @@
 """The viewer on a rendered room: what it reads, what it shows, and a browser that looks at it."""
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from rendered import render
 
 pytest.importorskip("viser")
 
-from linglue.viewer.server import EVERY, Viewer, describe
+from linglue.viewer.server import EVERY, Viewer, describe, plain
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +78,31 @@ def test_reasons_and_localized_queries_are_told(reconstruction, tmp_path):
     (tmp_path / "work" / "summary.json").write_text(json.dumps({"reasons": {"night.png": "too dark"}}))
     read = WorkContents(tmp_path / "work", tmp_path / "poses.txt").read()
     assert list(read.queries) == ["new.jpg"] and "1 localized" in describe(read)
-    assert "- night.png: too dark" in describe(read)
+    assert "- night\\.png: too dark" in describe(read)
+
+
+def test_a_file_of_queries_that_is_not_there_is_one_line(reconstruction, tmp_path):
+    with pytest.raises(LinGlueError, match=r"poses\.txt: no such file, expected poses of `linglue localize`"):
+        WorkContents(reconstruction, tmp_path / "poses.txt")
+
+
+def test_what_stays_as_it_is_is_not_read_again(reconstruction, tmp_path):
+    shutil.copytree(reconstruction, tmp_path / "work")
+    write_poses(tmp_path / "poses.txt", {"new.jpg": Pose(np.eye(3), np.zeros(3))})
+    contents = WorkContents(tmp_path / "work", tmp_path / "poses.txt")
+    before = contents.read()
+    assert contents.read().scene is before.scene and contents.read().queries is before.queries
+    (tmp_path / "work" / "model" / "points3D.bin").touch()
+    write_poses(tmp_path / "poses.txt", {"other.jpg": Pose(np.eye(3), np.zeros(3))})
+    assert contents.read().scene is not before.scene and list(contents.read().queries) == ["other.jpg"]
+
+
+def test_names_are_shown_as_they_are(viewer):
+    nasty = "<img src=x onerror=f()> {g()} ![i](/etc/passwd) *b* `c` a_b\\.png"
+    shown = describe(replace(viewer.contents, without_pose={nasty: "too {dark}"}))
+    line = shown.splitlines()[-1].removeprefix("- ")
+    assert re.sub(r"\\(.)", r"\1", line) == f"{nasty}: too {{dark}}"  # what Markdown makes of it
+    assert not re.search(r"(?<!\\)[<{*`_\[!]", line)
 
 
 def test_points_are_filtered(viewer):
@@ -88,9 +114,15 @@ def test_points_are_filtered(viewer):
 
 def test_a_pair_and_an_image_are_drawn(viewer):
     viewer.choose_pair(*names()[:2])
-    assert viewer._pair_picture.image.shape[1] > viewer._pair_picture.image.shape[0] > 100
+    every = viewer._pair_picture.image
+    assert every.shape[1] > every.shape[0] > 100 and viewer._pair_picture.visible
+    scores = viewer.source.matches(*names()[:2]).scores
+    viewer._pair[0].value, viewer._pair[1].value = names()[:2]  # as a visitor would
+    viewer._score.value = 0.9
+    assert viewer._pair_text.content == f"{(scores >= 0.9).sum()} of {len(scores)} matches"
+    assert 0 < (scores >= 0.9).sum() < len(scores) and (viewer._pair_picture.image != every).any()
     viewer.choose_pair(names()[0], names()[0])
-    assert "no matches" in viewer._pair_text.content
+    assert "no matches" in viewer._pair_text.content and not viewer._pair_picture.visible
     viewer.choose(names()[1])
     green = (viewer._picture.image[..., 1].astype(int) - viewer._picture.image[..., 0]) > 100
     assert green.sum() > 50
@@ -98,7 +130,7 @@ def test_a_pair_and_an_image_are_drawn(viewer):
 
 def test_only_this_machine_may_look_and_a_used_port_is_one_line(viewer, contents):
     assert viewer.address.startswith("http://127.0.0.1:")
-    with pytest.raises(LinGlueError, match="expected a free port"):
+    with pytest.raises(LinGlueError, match="expected an address of this machine and a free port"):
         Viewer(contents, port=viewer.server.get_port())
 
 
@@ -110,6 +142,33 @@ def test_new_files_are_shown(reconstruction, tmp_path):
         assert not shown.refresh()
         shutil.copytree(reconstruction / "model", tmp_path / "model")
         assert shown.refresh() and shown.contents.scene.names == names()
+    finally:
+        shown.close()
+
+
+def test_cameras_stay_while_only_matches_change(reconstruction, tmp_path):
+    shutil.copytree(reconstruction, tmp_path / "work")
+    shown = Viewer(WorkContents(tmp_path / "work"), port=0)
+    try:
+        cameras = shown._handles
+        (tmp_path / "work" / "matches.db").touch()
+        assert shown.refresh() and shown._handles is cameras
+        (tmp_path / "work" / "model" / "images.bin").touch()
+        assert shown.refresh() and shown._handles is not cameras and len(shown._handles) == 4
+    finally:
+        shown.close()
+
+
+def test_an_image_damaged_since_has_a_camera_without_it(reconstruction, tmp_path, monkeypatch):
+    contents = WorkContents(reconstruction).read()
+    (tmp_path / "damaged.png").write_bytes(b"no image")
+    damaged = replace(contents, paths={names()[0]: tmp_path / "damaged.png"})
+    monkeypatch.setattr(WorkContents, "read", lambda _: damaged)
+    shown = Viewer(WorkContents(reconstruction), port=0)
+    try:
+        shown.choose(names()[0])
+        shown.choose_pair(*names()[:2])
+        assert "images are gone" in shown._pair_text.content and len(shown._handles) == 4
     finally:
         shown.close()
 
@@ -137,6 +196,6 @@ def test_a_browser_draws_the_scene_and_a_click_changes_the_view(viewer, tmp_path
         while not viewer._chosen.content and time.monotonic() < deadline:
             for dy, dx in ((0, 0), (15, 0), (-15, 0), (0, 25), (0, -25)):  # some camera lies about here
                 browser.click(x + dx, y + dy)
-        assert viewer._chosen.content.strip("*") in names()
+        assert viewer._chosen.content.strip("*") in map(plain, names())
         time.sleep(EVERY)
         assert np.abs(browser.picture()[:, :700].astype(int) - before[:, :700]).mean() > 2

@@ -61,3 +61,9 @@ def test_match_graph_of_any_size(tmp_path, count):
     assert picture.shape[1] == 1500
     if count > 1:  # some cells have a colour
         assert ((picture.max(axis=2) - picture.min(axis=2)) > 60).sum() > 500
+
+
+def test_names_are_no_formulas(tmp_path):
+    names = ["$\\frac$.png", "$a_$b$.png", "\\$.png"]
+    draw_match_graph(tmp_path / "graph.png", names, {(names[0], names[1]): 50}, names)
+    assert read(tmp_path / "graph.png").shape[1] == 1500

@@ -27,9 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Do what `linglue view` was asked for, until Ctrl-C."""
     from linglue.viewer.contents import WorkContents
+    from linglue.viewer.page import silence
     from linglue.viewer.pair import PairViewer
     from linglue.viewer.server import Viewer
 
+    silence()
     report = common.Report(options.json)
     if options.source.suffix.lower() in FILES:
         viewer: Viewer | PairViewer = PairViewer(options.source, options.images, options.host, options.port)

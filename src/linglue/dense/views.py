@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,9 +65,13 @@ def stereo_views(folder: Path, longer_side: int, neighbours: int) -> dict[str, S
     ids = {image.name: _points(image) for image in images}
     views = {image.name: _view(model, image, longer_side) for image in images if len(ids[image.name]) >= FEWEST}
     place = {number: model.point3D(number).xyz for number in set().union(*ids.values())}
+    seen_by: dict[int, list[str]] = {number: [] for number in place}
+    for name in views:
+        for number in sorted(set(ids[name])):
+            seen_by[number].append(name)
     made = {}
     for name, view in views.items():
-        chosen = _neighbours(name, ids, views, place, neighbours)
+        chosen = _neighbours(name, ids[name], seen_by, views, place, neighbours)
         if chosen:
             depths = view.depth(np.array([place[number] for number in ids[name]]))
             near, far = np.percentile(depths[depths > 0], _USUAL)
@@ -91,19 +95,22 @@ def _view(model: pycolmap.Reconstruction, image: pycolmap.Image, longer_side: in
 
 def _neighbours(
     name: str,
-    ids: Mapping[str, list[int]],
+    own: Sequence[int],
+    seen_by: Mapping[int, Sequence[str]],
     views: Mapping[str, View],
     place: Mapping[int, NDArray[np.float64]],
     count: int,
 ) -> tuple[str, ...]:
-    """Images that share many points seen under a good angle."""
-    own, centre = set(ids[name]), views[name].centre
+    """Images that share many points seen under a good angle; only those that share any are looked at."""
+    shared: dict[str, list[int]] = {}
+    for number in sorted(set(own)):
+        for other in seen_by[number]:
+            shared.setdefault(other, []).append(number)
     score = {}
-    for other in views:
-        shared = sorted(own & set(ids[other])) if other != name else []
-        if len(shared) >= FEWEST:
-            points = np.array([place[number] for number in shared])
-            rays = [points - point for point in (centre, views[other].centre)]
+    for other, numbers in shared.items():
+        if other != name and len(numbers) >= FEWEST:
+            points = np.array([place[number] for number in numbers])
+            rays = [points - views[side].centre for side in (name, other)]
             units = [ray / np.linalg.norm(ray, axis=1, keepdims=True) for ray in rays]
             angles = np.rad2deg(np.arccos(np.clip((units[0] * units[1]).sum(axis=1), -1, 1)))
             width = np.where(angles < _BEST_ANGLE, _SMALLER, _LARGER)

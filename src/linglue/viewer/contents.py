@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from linglue.viz.scene import Scene
 if TYPE_CHECKING:
     import pycolmap
 
+_NONE_YET = Scene.empty()
 Version = tuple[tuple[str, int, int], ...]  # name, time of change and size of every file that is shown
 
 
@@ -67,22 +69,24 @@ class WorkContents:
             raise LinGlueError(f"{folder}: holds no features.db, expected a folder of `linglue extract`")
         if points < 1:
             raise LinGlueError(f"points is {points}, expected at least 1")
+        if queries is not None and not queries.is_file():
+            raise LinGlueError(f"{queries}: no such file, expected poses of `linglue localize`")
+        self._last_queries: tuple[Version, dict[str, Pose]] = ((), {})
+        self._last: tuple[Version, pycolmap.Reconstruction, Scene] | None = None  # the model as it was read last
 
     def version(self) -> Version:
         """Changes when there is something new to see."""
         work = self.work
         files = [work.matches_file, work.matches_file.with_name(f"{work.matches_file.name}-wal"), work.summary]
-        files += [work.model / name for name in MODEL_FILES] + ([self.queries] if self.queries else [])
-        states = [(file, file.stat()) for file in files if file.exists()]
-        return tuple((str(file), state.st_mtime_ns, state.st_size) for file, state in states)
+        return _states(files + self._model_files() + ([self.queries] if self.queries else []))
 
     def read(self) -> Contents:
         """Everything as it is now; without a model yet, the scene is empty."""
         with self.work.features() as features:
             names, paths = features.names(), features.paths()
             current, counts = features.made_from(), features.counts()
-        model = self._model()
-        scene = Scene.of(model, self.points) if model is not None else Scene.empty()
+        read = self._model()
+        scene = _NONE_YET if read is None else read[1]
         reasons = {name: "no keypoints" for name, count in counts.items() if not count} | self._reasons()
         missing = [name for name in names if name not in set(scene.names)]
         unknown = "not among the images of the model" if scene.names else "no model yet"
@@ -95,13 +99,13 @@ class WorkContents:
             matched=matched,
             without_pose={name: reasons.get(name, unknown) for name in missing},
             paths={name: path for name, path in paths.items() if path.is_file()},
-            queries=read_poses(self.queries) if self.queries is not None and self.queries.is_file() else {},
+            queries=self._queries(),
         )
 
     def keypoints(self, name: str) -> tuple[FloatArray, NDArray[np.bool_]]:
         """(N, 2) pixels of an image, and (N,) which of them are points of the model."""
-        model = self._model()
-        image = None if model is None else model.find_image_with_name(name)
+        read = self._model()
+        image = None if read is None else read[0].find_image_with_name(name)
         if image is None:
             with self.work.features() as features:
                 points = features.keypoints(name).keypoints
@@ -121,11 +125,25 @@ class WorkContents:
             points0, points1 = (features.keypoints(name).keypoints for name in (name0, name1))
         return ImageMatches(points0[indices[:, 0]], points1[indices[:, 1]], scores)
 
-    def _model(self) -> pycolmap.Reconstruction | None:
-        """The model, once all of its files are there."""
-        if not all((self.work.model / name).is_file() for name in MODEL_FILES):
+    def _model(self) -> tuple[pycolmap.Reconstruction, Scene] | None:
+        """The model, once all of its files are there; the same objects as long as they stay as they are."""
+        now = _states(self._model_files())
+        if len(now) < len(MODEL_FILES):
             return None
-        return read_model(self.work.model)
+        if self._last is None or self._last[0] != now:
+            model = read_model(self.work.model)
+            self._last = now, model, Scene.of(model, self.points)
+        return self._last[1:]
+
+    def _queries(self) -> dict[str, Pose]:
+        """The localized images; the same object as long as the file stays as it is."""
+        now = () if self.queries is None else _states([self.queries])
+        if self._last_queries[0] != now:
+            self._last_queries = now, {} if self.queries is None or not now else read_poses(self.queries)
+        return self._last_queries[1]
+
+    def _model_files(self) -> list[Path]:
+        return [self.work.model / name for name in MODEL_FILES]
 
     def _reasons(self) -> dict[str, str]:
         """Why images have no pose, as the last reconstruction found."""
@@ -133,6 +151,16 @@ class WorkContents:
             return dict(json.loads(self.work.summary.read_text(encoding="utf-8"))["reasons"])
         except (OSError, ValueError, KeyError, TypeError):
             return {}
+
+
+def _states(files: Sequence[Path]) -> Version:
+    """Of the files that are there."""
+    found = []
+    for file in files:
+        with suppress(OSError):  # not there, or just being replaced
+            state = file.stat()
+            found.append((str(file), state.st_mtime_ns, state.st_size))
+    return tuple(found)
 
 
 def thumbnail(path: Path, longer_side: int) -> Image:

@@ -12,7 +12,7 @@ import numpy as np
 from linglue.errors import LinGlueError
 from linglue.io.images import Image, read_image
 from linglue.io.npz import load_matches
-from linglue.viewer.server import EVERY, Page
+from linglue.viewer.page import EVERY, Page
 from linglue.viz.matches import draw_matches
 
 MARGIN = 1.4  # free around the picture; the panel covers some of it
@@ -47,7 +47,6 @@ class PairViewer(Page):
                 )
         super().__init__(host, port, f"LinGlue: {file.name}")
         gui = self.server.gui
-        gui.configure_theme(dark_mode=True, control_layout="collapsible")
         self._text = gui.add_markdown("")
         self._score = gui.add_slider("score at least", 0.0, 1.0, 0.01, 0.0)
         self._score.on_update(lambda _: self.draw())

@@ -198,6 +198,7 @@ def draw_match_graph(
 
 def _name_images(axis: Any, names: Sequence[str], missing: Collection[int]) -> None:
     short = [name if len(name) <= 28 else f"…{name[-27:]}" for name in names]
+    short = [name.replace("$", r"\$") for name in short]  # which would begin a formula
     size = 9 if len(names) <= 20 else 7
     axis.set_xticks(range(len(names)), short, rotation=90, fontsize=size)
     axis.set_yticks(range(len(names)), short, fontsize=size)

@@ -26,6 +26,8 @@ img { max-width: 100%; display: block; } figure { margin: 1em 0; } figcaption { 
 """
 _NIGHT = "#14161a"
 _SHOWN = 3.0, 97.0  # percent: points beyond lie outside the box
+_FRUSTUM = 0.03  # depth of a camera, relative to the scene
+_FAR = 1.9  # from where the box is looked at, relative to its size
 _OUTLINE = [0, 1, 2, 0, 3, 4, 0, 2, 3, 0, 4, 1]  # one stroke over all edges of a frustum
 
 
@@ -91,7 +93,7 @@ def scene_plot(scene: Scene) -> str:
     cloud = objects.Scatter3d(
         x=x, y=y, z=z, mode="markers", marker={"size": 2, "color": shades}, hoverinfo="skip", name="points"
     )
-    strokes = scene.frusta(0.03 * scene.extent)[:, _OUTLINE]  # (C, 12, 3)
+    strokes = scene.frusta(_FRUSTUM * scene.extent)[:, _OUTLINE]  # (C, 12, 3)
     gaps = np.full((len(strokes), 1, 3), np.nan)
     path = np.concatenate([strokes, gaps], axis=1).reshape(-1, 3)
     labels = [name for name in scene.names for _ in range(strokes.shape[1] + 1)]
@@ -115,20 +117,19 @@ def _cell(value: object) -> str:
 
 
 def _layout(scene: Scene) -> dict[str, object]:
-    """Nearly all that is there, seen from behind and above the cameras, with the ground below."""
+    """Nearly all that is there, with the ground below."""
     every = np.concatenate([scene.points, scene.centres])
     low, high = np.percentile(every, _SHOWN, axis=0) if len(every) else (np.zeros(3), np.ones(3))
     if len(scene.centres):
-        low, high = np.minimum(low, scene.centres.min(axis=0)), np.maximum(high, scene.centres.max(axis=0))
-    forward = scene.rotations[:, 2].mean(axis=0) if len(scene.rotations) else np.array([0.0, 0.0, 1.0])
-    eye = 1.2 * scene.up - 1.6 * forward
+        cameras = scene.frusta(_FRUSTUM * scene.extent).reshape(-1, 3)  # whole: what lies outside is cut off
+        low, high = np.minimum(low, cameras.min(axis=0)), np.maximum(high, cameras.max(axis=0))
     axis = {"visible": False}
     ranges = [{**axis, "range": [float(a), float(b)]} for a, b in zip(low, high, strict=True)]
     return {
         "scene": {
             **dict(zip(("xaxis", "yaxis", "zaxis"), ranges, strict=True)),
             "aspectmode": "data",
-            "camera": {"up": _xyz(scene.up), "eye": _xyz(eye)},
+            "camera": {"up": _xyz(scene.up), "eye": _xyz(_FAR * scene.lookout)},
             "bgcolor": _NIGHT,
         },
         "margin": {"l": 0, "r": 0, "t": 0, "b": 0},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,8 @@ Vectors = NDArray[np.float64]
 
 CORNERS = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])  # of an image, clockwise from the top left
 _USUAL = 10.0, 90.0  # percent: between these lie the points whose extent is the scene's
+_ALIKE = 0.3  # length of the mean of viewing directions above which cameras look the same way
+_ABOVE = 0.5  # height of the lookout, relative to its distance
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,16 +74,39 @@ class Scene:
         length = float(np.linalg.norm(down))
         return np.asarray(-down / length) if length > 1e-3 else np.array([0.0, -1.0, 0.0])
 
-    @property
+    @cached_property
     def extent(self) -> float:
         """The usual size: the diagonal of the box around most points and all cameras."""
+        low, high = self.box
+        return max(float(np.linalg.norm(high - low)), 1e-9) if len(self.points) or len(self.centres) else 1.0
+
+    @property
+    def lookout(self) -> Vectors:
+        """(3,) unit vector from the middle to where everything is seen best from, a little above the ground.
+
+        From behind the cameras if they look the same way, as along a wall; else, as around an object, from beside.
+        """
+        forward = self.rotations[:, 2].mean(axis=0) if len(self.rotations) else np.array([0.0, 0.0, 1.0])
+        if np.linalg.norm(forward) < _ALIKE:
+            forward = self.rotations[0, 0]
+        level = forward - (forward @ self.up) * self.up
+        length = float(np.linalg.norm(level))
+        away = _ABOVE * self.up - level / length if length > 1e-3 else -forward  # straight down, or up
+        return np.asarray(away / np.linalg.norm(away))
+
+    @property
+    def middle(self) -> Vectors:
+        """(3,) of the box around most points and all cameras."""
+        return np.asarray(self.box.mean(axis=0))
+
+    @cached_property
+    def box(self) -> Vectors:
+        """(2, 3) corners of the box around most points and all cameras."""
         parts = [self.centres] if len(self.centres) else []
         if len(self.points):
             parts.append(np.percentile(self.points, _USUAL, axis=0))
-        if not parts:
-            return 1.0
-        every = np.concatenate(parts)
-        return max(float(np.linalg.norm(every.max(axis=0) - every.min(axis=0))), 1e-9)
+        every = np.concatenate(parts) if parts else np.zeros((1, 3))
+        return np.stack([every.min(axis=0), every.max(axis=0)])
 
     def frusta(self, depth: float) -> Vectors:
         """(C, 5, 3) the centre of each camera, and the corners of its image `depth` in front of it, clockwise."""
