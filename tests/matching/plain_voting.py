@@ -292,7 +292,7 @@ class PlainVoting(Voting):
             trust = last.scores()[known]
             last, predicted = self.looks[1](view0, view1, candidates, winners, trust, prior)
             found.append(last)
-        return [*found[:-1], replace(last, pair=self.pair)]
+        return [*found[:-1], replace(last, pair=self.pair, calibration=self.calibration)]
 
     @torch.no_grad()
     def _plain_pairs(

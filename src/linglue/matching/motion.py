@@ -278,7 +278,9 @@ def rank(view: Keypoints) -> tuple[int, float]:
 
 
 def _fundamental(points0: np.ndarray, points1: np.ndarray) -> tuple[np.ndarray | None, float]:
-    """The fundamental matrix of most matches (K, 2), best first, and their share."""
+    """The fundamental matrix of most matches (K, 2), whatever their order, and their share."""
+    order = np.lexsort(points0.T)  # samples are drawn by number: scores that round differently must not change them
+    points0, points1 = points0[order], points1[order]
     return _estimate(cv2.findFundamentalMat, points0, points1, cv2.USAC_MAGSAC, 2.0, 0.999, SAMPLES)
 
 
