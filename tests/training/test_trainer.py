@@ -20,7 +20,7 @@ from linglue.features.sift import Sift
 from linglue.matcher import Matcher
 from linglue.matching.voting import VotingConfig
 from linglue.network.linglue import LinGlue
-from linglue.network.weights import packaged_weights, read_info
+from linglue.network.weights import LinGlueConfig, packaged_weights, read_info
 from linglue.training.config import RunConfig, read_config
 from linglue.training.data import prepare_data
 from linglue.training.log import read_rows
@@ -226,5 +226,7 @@ def test_the_consensus_of_another_front_end_is_a_start(folder):
     known, found = LinGlue.load(path).voting, Trainer(config, *prepare_data(config)).objective.network.voting
     assert known is not None and found is not None and found.config == VotingConfig()
     assert torch.equal(found.looks[1].similarity.weight, known.looks[1].similarity.weight)
+    without = folder / "without.safetensors"
+    LinGlue(LinGlueConfig.preset("raw", 64)).save(without, "linpoint", "raw", "MIT", "none")
     with pytest.raises(LinGlueError, match="no learned consensus"):
-        given_voting(replace(config, network=replace(network, consensus_start=packaged_weights("disk"))))
+        given_voting(replace(config, network=replace(network, consensus_start=without)))

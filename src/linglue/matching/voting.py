@@ -55,7 +55,7 @@ PRIOR = CHOICE + GEOMETRY  # and what the geometry of the winners says
 UNLIKELY = 0.02  # winners of a look that score less do not count for the geometry
 POWERS = (1, 2, 4)  # of scores, whose sums tell related images from unrelated ones: many matches, and sure ones
 PACE = 10.0  # by how much faster than others the weights of these sums learn: few pairs are unrelated
-MIN_SCORE = 0.3  # for pose estimation
+MIN_SCORE = 0.5  # for pose estimation
 MOST = 256  # of anything in a VotingConfig
 STATES = 8192  # candidates whose states move on at a time: memory does not grow with their number
 
@@ -336,6 +336,6 @@ def best_matches(scored: Scored, least: float = MIN_SCORE) -> tuple[Tensor, Tens
     """
     right = scored.scores().detach()  # (E,)
     chosen = _winners(scored.candidates, right)
-    scores = scored.honest(right[chosen] * scored.related().sigmoid())  # (K,)
+    scores = scored.honest(right[chosen]) * scored.related().sigmoid()  # (K,)
     keep = scores >= least
     return scored.candidates.pairs[chosen[keep]], scores[keep]

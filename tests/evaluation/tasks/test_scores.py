@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from linglue.errors import LinGlueError
+from linglue.evaluation.tasks import scores
 from linglue.evaluation.tasks.scores import FoundMatches, evaluate, scored_front_ends, tables
+from linglue.network.linglue import LinGlue
+from linglue.network.weights import LinGlueConfig, packaged_weights
 
 
 def found(scores, right, related=(0.9,), unrelated=(0.1,), by_default=(0,)) -> FoundMatches:
@@ -38,5 +41,9 @@ def test_one_scene_has_no_unrelated_images(tmp_path):
         evaluate([tmp_path / "a"])
 
 
-def test_front_ends_with_scores_are_those_with_a_learned_consensus():
+def test_front_ends_with_scores_are_those_with_a_learned_consensus(tmp_path, monkeypatch):
+    assert {"linpoint", "sift", "disk"} <= set(scored_front_ends())
+    without = tmp_path / "without.safetensors"
+    LinGlue(LinGlueConfig.preset("raw", 64)).save(without, "disk", "raw", "MIT", "none")
+    monkeypatch.setattr(scores, "packaged_weights", lambda name: without if name == "disk" else packaged_weights(name))
     assert "linpoint" in scored_front_ends() and "disk" not in scored_front_ends()
