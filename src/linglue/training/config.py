@@ -148,10 +148,13 @@ class RunConfig:
             raise LinGlueError(f"optimiser.loss is 'transport', expected a preset with a Sinkhorn head, not {preset!r}")
         if not data.homography and not data.parallax:
             raise LinGlueError("data.homography and data.parallax are both 0, expected at least one positive share")
-        if data.fewest_keypoints is not None and data.fewest_keypoints > data.keypoints:
+        fewest, most = data.fewest_keypoints, data.most_keypoints
+        if most is not None and (fewest is None or most > data.keypoints):
             raise LinGlueError(
-                f"data.fewest_keypoints is {data.fewest_keypoints}, expected at most keypoints ({data.keypoints})"
+                f"data.most_keypoints is {most}, expected fewest_keypoints, and at most {data.keypoints}"
             )
+        if fewest is not None and fewest > (most or data.keypoints):
+            raise LinGlueError(f"data.fewest_keypoints is {fewest}, expected at most {most or data.keypoints}")
 
 
 def read_config(path: str | Path) -> RunConfig:
