@@ -29,6 +29,7 @@ from linglue.viz.canvas import blend_circle, blend_dots, compare, finish, lay_ou
 from linglue.viz.matches import correctness, draw_matches
 
 NEIGHBORHOODS_SHOWN = 6
+NOTHING = 5e-3  # seconds of CPU; less is not drawn, it would stretch the axis of all others
 _COLOURS = np.array(
     [[230, 75, 53], [77, 187, 213], [0, 160, 135], [255, 200, 60], [145, 209, 194], [220, 120, 220]], np.float32
 )
@@ -70,6 +71,8 @@ def _scalability(result: Result, path: Path) -> None:
     panels: dict[str, plots.Panel] = {}
     for title, column, factor in (("CPU time, ms", "cpu_seconds", 1000), ("peak memory, MB", "megabytes", 1)):
         for row in sorted(result.rows, key=lambda row: PARTS.index(row["part"])):
+            if row["cpu_seconds"] < NOTHING:  # a network without layers
+                continue
             x, y = panels.setdefault(f"{row['part']}: {title}", {}).setdefault(row["subject"], ([], []))
             x.append(row["keypoints"])
             y.append(factor * row[column])
