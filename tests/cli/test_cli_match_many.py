@@ -76,7 +76,7 @@ def test_a_killed_run_resumes(run, three):
 
 
 def test_only_changed_images_are_matched_again(run, three):
-    command = ("match", three / "images", "-o", three / "out", *FEW, "--json")
+    command = ("match", three / "images", "-o", three / "out", *FEW, "--min-score", 0, "--json")
     first = json.loads(run(*command).out)
     image = np.asarray(cv2.imread(str(three / "images/c.png")))
     cv2.imwrite(str(three / "images/c.png"), np.ascontiguousarray(image[:-30]))

@@ -29,7 +29,7 @@ from linglue.viz.canvas import blend_circle, blend_dots, compare, finish, lay_ou
 from linglue.viz.matches import correctness, draw_matches
 
 NEIGHBORHOODS_SHOWN = 6
-NOTHING = 5e-3  # seconds of CPU; less is not drawn, it would stretch the axis of all others
+NOTHING = 1e-4  # seconds of CPU; less is not drawn, it would stretch the axis of all others
 _COLOURS = np.array(
     [[230, 75, 53], [77, 187, 213], [0, 160, 135], [255, 200, 60], [145, 209, 194], [220, 120, 220]], np.float32
 )

@@ -337,13 +337,16 @@ def propose(
         wrong: pairs (E, 2) → (E,) bool: proposed only where there is nothing else.
     """
     ranks, workers = list(range(1, min(around, len(points)) + 1)), torch.get_num_threads()
-    near = cKDTree(points.cpu().numpy()).query(predicted.cpu().numpy(), k=ranks, workers=workers)[1]  # (N, count)
-    index = torch.from_numpy(near).to(predicted.device)
+    around_it = cKDTree(points.cpu().numpy()).query(predicted.cpu().numpy(), k=ranks, workers=workers)[1]
+    index = torch.from_numpy(around_it).to(predicted.device)  # (N, count)
     number = torch.arange(len(mine), device=mine.device)[:, None]  # (N, 1)
-    similar = torch.stack([(mine * theirs.index_select(0, one)).sum(1) for one in index.unbind(1)], 1)  # (N, count)
-    pairs = torch.stack([number.expand_as(index), index], dim=2).flatten(0, 1)  # (N·count, 2)
-    similar -= LEAST * wrong(pairs).view_as(similar)
-    return torch.cat([number, index.gather(1, similar.argmax(1, keepdim=True))], dim=1)
+    found = [number.new_empty(0, 1)]
+    for rows, near, own in zip(number.split(ROWS), index.split(ROWS), mine.split(ROWS), strict=True):  # (n, ·) each
+        similar = torch.stack([(own * theirs.index_select(0, one)).sum(1) for one in near.unbind(1)], 1)  # (n, count)
+        pairs = torch.stack([rows.expand_as(near), near], dim=2).flatten(0, 1)  # (n·count, 2)
+        similar -= LEAST * wrong(pairs).view_as(similar)
+        found.append(near.gather(1, similar.argmax(1, keepdim=True)))  # (n, 1)
+    return torch.cat([number, torch.cat(found)], dim=1)
 
 
 def similarities(x0: Tensor, x1: Tensor, pairs: Tensor) -> Tensor:
