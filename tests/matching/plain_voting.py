@@ -13,8 +13,9 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
+from linglue.matching.candidates import SIDE, Candidates, describe_candidates, find_candidates
 from linglue.matching.motion import EDGE, LOCAL, TINY, WHOLE, Rigid, ends_of, whole_motion
-from linglue.matching.nearest import SIDE, Candidates, describe_candidates, find_candidates, nearest_k
+from linglue.matching.nearest import nearest_k
 from linglue.matching.neighborhood import Keypoints
 from linglue.matching.voting import CHOICE, PRIOR, UNLIKELY, Scored, Voting, VotingConfig
 
@@ -312,8 +313,8 @@ class PlainVoting(Voting):
             kept |= among_best(pairs[:, side], scores, self.config.kept)
         points0, points1 = (view.points / view.size.max() for view in (view0, view1))
         around = self.config.around
-        new0 = propose(predicted[0], points1, x0, x1, around, rigid.off_line)  # (N, 2)
-        new1 = propose(predicted[1], points0, x1, x0, around, lambda found: rigid.off_line(found.flip(1))).flip(1)
+        new0 = propose(predicted[0], points1, x0, x1, around, lambda found: rigid.off_line(*found.T))  # (N, 2)
+        new1 = propose(predicted[1], points0, x1, x0, around, lambda found: rigid.off_line(*found.flip(1).T)).flip(1)
         old = pairs[kept]  # (e, 2)
         every = torch.cat([old, new0, new1])
         key, place = (every[:, 0] * len(x1) + every[:, 1]).unique(return_inverse=True)  # (E',)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linglue.matching import motion
-from linglue.matching.nearest import among_best
+from linglue.matching.candidates import among_best
 from linglue.matching.neighborhood import Keypoints
 from linglue.matching.voting import Voting, best_matches
 from linglue.network.linglue import LinGlue

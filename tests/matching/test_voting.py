@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linglue.matching.nearest import find_candidates, nearest_k
+from linglue.matching.candidates import find_candidates
+from linglue.matching.nearest import nearest_k
 from linglue.matching.neighborhood import Keypoints
 from linglue.matching.voting import PACE, Voting, best_matches, log_partition
 from linglue.training.losses import voting_loss

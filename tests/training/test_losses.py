@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linglue.matching.nearest import Candidates
+from linglue.matching.candidates import Candidates
 from linglue.matching.voting import Scored
 from linglue.training.losses import (
     PAIR_WEIGHT,

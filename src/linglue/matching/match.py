@@ -22,6 +22,7 @@ from linglue.matching.motion import rank
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import Keypoints
 from linglue.matching.sinkhorn import transport_matches
+from linglue.matching.together import team
 from linglue.matching.voting import MIN_SCORE, Voting, best_matches
 
 
@@ -116,7 +117,8 @@ def match_descriptors(
     """
 
     watch = watch or Stopwatch(x0.device)
-    with torch.autocast(x0.device.type, enabled=False):  # coordinates and distances need all their digits
+    # Coordinates and distances need all their digits.
+    with torch.autocast(x0.device.type, enabled=False), team(x0.device):
         if voting is not None and config.learned and dustbin is None:
             least = MIN_SCORE if config.min_score is None else config.min_score
             with watch.stage("consensus"):

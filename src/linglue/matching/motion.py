@@ -14,11 +14,11 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-import torch.nn.functional as F
-from scipy.spatial import cKDTree
 from torch import Tensor
 
+from linglue.matching.candidates import tree_of
 from linglue.matching.neighborhood import Keypoints
+from linglue.matching.together import slices, together
 
 EDGE = 13  # numbers that describe a voter as seen from a candidate
 SHAPE, ORIENTATION, SCALE = range(7), range(7, 11), range(11, 13)  # what they come from
@@ -59,8 +59,7 @@ class Side:
 
 def chunks(count: int, size: int | None = None) -> Iterator[slice]:
     """Slices of at most `size` candidates, CHUNK if it is not given, that cover `count`."""
-    size = size or CHUNK
-    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+    return slices(count, size or CHUNK)
 
 
 def nearest_voters(points: Tensor, places: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -71,8 +70,7 @@ def nearest_voters(points: Tensor, places: Tensor, count: int) -> tuple[Tensor, 
         places: (V, 2) voters.
         count: K.
     """
-    tree, workers = cKDTree(places.cpu().numpy()), torch.get_num_threads()
-    distance, index = tree.query(points.cpu().numpy(), k=range(1, count + 1), workers=workers)
+    distance, index = tree_of(places).query(points.cpu().numpy(), k=range(1, count + 1))
     exists = torch.from_numpy(np.isfinite(distance)).to(points.device)
     return torch.from_numpy(index).to(points.device).masked_fill_(~exists, 0), exists
 
@@ -236,40 +234,46 @@ class Rigid:
         views, self._sides = (view0, view1), (0, 1)
         if rank(view0) > rank(view1):
             views, self._sides = (view1, view0), (1, 0)
-        # Thousandths of the longer side, about pixels, which the estimators expect.
-        self._points = [1000 * view.points.double() / view.size.max() for view in views]  # (N, 2), (M, 2)
+        # Thousandths of the longer side, about pixels, which the estimators expect; x and y in a plane each.
+        self._points = [1000 * view.points.T.double() / view.size.max() for view in views]  # (2, N), (2, M)
         self.found: list[tuple[Tensor | None, float]] = [(None, 0.0), (None, 0.0)]  # matrix (3, 3), share of followers
         if len(matches) >= 8:
-            ends = [end.cpu().numpy() for end in self._ends(matches)]
-            for k, estimate in enumerate((_fundamental, _homography)):
-                matrix, share = estimate(*ends)
+            ends = [end.cpu().numpy() for end in self._ends(matches[:, 0], matches[:, 1])]
+            for k, (matrix, share) in enumerate(together(lambda find: find(*ends), (_fundamental, _homography))):
                 if matrix is not None:
                     self.found[k] = torch.from_numpy(matrix).to(self._points[0]), share
 
-    def _ends(self, pairs: Tensor) -> list[Tensor]:
-        """(E, 2) in either image."""
-        return [points.index_select(0, pairs[:, side]) for points, side in zip(self._points, self._sides, strict=True)]
+    def _ends(self, index0: Tensor, index1: Tensor) -> list[Tensor]:
+        """(…, 2) in either image of keypoints of image 0 and of image 1."""
+        index = (index0, index1)
+        return [
+            torch.stack([plane.index_select(0, index[side].flatten()) for plane in points])  # (2, E)
+            .view(2, *index[side].shape)
+            .movedim(0, -1)
+            for points, side in zip(self._points, self._sides, strict=True)
+        ]
 
     @torch.no_grad()
     def describe(self, pairs: Tensor) -> Tensor:
         """(E, GEOMETRY) of pairs (E, 2): how far from each geometry, and its share of matches; zeros without one."""
         described = self._points[0].new_zeros(len(pairs), GEOMETRY, dtype=torch.float32)
+        ends = self._ends(pairs[:, 0], pairs[:, 1])
         for k, ((matrix, share), distance) in enumerate(
             zip(self.found, (epipolar_distance, transfer_distance), strict=True)
         ):
             if matrix is not None:
-                off = distance(matrix, *self._ends(pairs))
-                described[:, 2 * k] = (off.clamp(max=1e4) + 1).log() / 2 - 1
+                described[:, 2 * k] = distance(matrix, *ends).clamp_(max=1e4).add_(1).log_().div_(2).sub_(1)
                 described[:, 2 * k + 1] = share
         return described
 
     @torch.no_grad()
-    def off_line(self, pairs: Tensor) -> Tensor:
-        """(E,) bool: further than OFF_LINE from the epipolar line; False where there is no epipolar geometry."""
+    def off_line(self, index0: Tensor, index1: Tensor) -> Tensor:
+        """Whether keypoints of image 0 and of image 1, all against all along axes of size 1, are no match: further than
+        OFF_LINE from the epipolar line. False where there is no epipolar geometry."""
         matrix, _ = self.found[0]
         if matrix is None:
-            return torch.zeros_like(pairs[:, 0], dtype=torch.bool)
-        return epipolar_distance(matrix, *self._ends(pairs)) > OFF_LINE
+            return torch.zeros_like(index0 + index1, dtype=torch.bool)
+        return epipolar_distance(matrix, *self._ends(index0, index1)) > OFF_LINE
 
 
 def rank(view: Keypoints) -> tuple[int, float]:
@@ -301,33 +305,38 @@ def _estimate(find: Callable[..., Any], *arguments: Any) -> tuple[np.ndarray | N
 
 
 def epipolar_distance(matrix: Tensor, points0: Tensor, points1: Tensor) -> Tensor:
-    """(E,) distance of matches from their epipolar lines, to first order (Sampson).
+    """(…) distance of matches from their epipolar lines, to first order (Sampson).
 
     Args:
         matrix: (3, 3) the fundamental matrix: a point of image 0 to its line in image 1.
-        points0: (E, 2) ends in image 0.
-        points1: (E, 2) ends in image 1.
+        points0: (…, 2) ends in image 0.
+        points1: (…, 2) ends in image 1.
     """
-    first, second = (F.pad(points, (0, 1), value=1.0) for points in (points0, points1))  # (E, 3)
-    line1, line0 = first @ matrix.T, second @ matrix  # (E, 3)
-    slope = line1[:, :2].square().sum(1) + line0[:, :2].square().sum(1)  # (E,)
-    return (line1 * second).sum(1).abs() / (slope.sqrt() + 1e-12)
+    (x0, y0), (x1, y1) = points0.unbind(-1), points1.unbind(-1)
+    lines1, lines0 = _times(matrix, x0, y0), _times(matrix.T, x1, y1)  # three numbers per point each
+    slope = lines1[0].square() + lines1[1].square() + lines0[0].square() + lines0[1].square()
+    return (lines1[0] * x1 + lines1[1] * y1 + lines1[2]).abs() / (slope.sqrt() + 1e-12)
 
 
 def transfer_distance(matrix: Tensor, points0: Tensor, points1: Tensor) -> Tensor:
-    """(E,) mean distance, in both images, between matches and where a homography takes them.
+    """(…) mean distance, in both images, between matches and where a homography takes them.
 
     Args:
         matrix: (3, 3) the homography from image 0 to image 1.
-        points0: (E, 2) ends in image 0.
-        points1: (E, 2) ends in image 1.
+        points0: (…, 2) ends in image 0.
+        points1: (…, 2) ends in image 1.
     """
     off = []
     for there, source, target in ((matrix, points0, points1), (torch.linalg.pinv(matrix), points1, points0)):
-        moved = F.pad(source, (0, 1), value=1.0) @ there.T  # (E, 3)
-        depth = moved[:, 2:].abs().clamp(min=1e-9) * torch.where(moved[:, 2:] < 0, -1.0, 1.0)  # (E, 1)
-        off.append((moved[:, :2] / depth - target).norm(dim=1))
+        x, y, depth = _times(there, *source.unbind(-1))
+        depth = depth.abs().clamp(min=1e-9).copysign(depth)
+        off.append(torch.hypot(x / depth - target[..., 0], y / depth - target[..., 1]))
     return (off[0] + off[1]) / 2
+
+
+def _times(matrix: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
+    """The three parts of matrix · (x, y, 1), for points in planes: much faster than products of small matrices."""
+    return [a * x + b * y + c for a, b, c in matrix.tolist()]
 
 
 def local_motion(side: Side, belief: Tensor, voters: Tensor) -> Tensor:

@@ -1,25 +1,22 @@
-"""Which keypoints may be partners: exact nearest neighbours, both ways in one blocked pass, and their candidates."""
+"""Exact nearest neighbours of descriptors, both ways in one blocked pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.spatial import cKDTree
 from torch import Tensor
+
+from linglue.matching.together import hands, slices, team, together
 
 BLOCK_ROWS, BLOCK_COLUMNS = 512, 2048  # 4 MB of similarities at a time, whatever the number of keypoints
 GROUP = 8  # entries per group in the search for minima; its square divides both
 CROWDED = 32  # entries per query that are remembered at most, before they are sorted out
 FAR = 0x7F7FFFFF  # the bits of the largest number; only infinity, which is padding, is larger
-SIDE = 5  # numbers that say how distinctive a candidate is, seen from one image
-LEAD = 1  # the one of them that says by how much it is more similar than the best of the others
 ROWS = 512  # of products by oneDNN, or a multiple: a new shape costs 0.2 ms, once, and these come again
-LEAST = 2.0  # more than similarities of unit descriptors can differ
 EPSILON = 1e-6  # keeps the distance ratio finite where two descriptors are equal
 
 
@@ -81,6 +78,15 @@ class _Best:
         self.count += len(value)
         if self.count > CROWDED * self.queries:
             self._compact()
+
+    @classmethod
+    def joined(cls, parts: list[_Best]) -> _Best:
+        """What several have found of the same queries in different entries."""
+        first, *others = parts
+        for other in others:
+            torch.minimum(first.tops, other.tops, out=first.tops)
+            first.found += other.found
+        return first
 
     def _compact(self) -> None:
         """Forget what is no longer among the nearest."""
@@ -148,11 +154,17 @@ def _places(flat: Tensor, columns: int) -> tuple[Tensor, Tensor]:
 def _by_distance(x: Tensor, y: Tensor, index: Tensor) -> Neighbours:
     """Neighbours y[index] of x, index (N, k), in the order of distances taken from the descriptors themselves: the
     product of matrices cancels digits near zero."""
-    columns = [(x - y.index_select(0, column)).square_().sum(1) for column in index.unbind(1)]  # (N,) each
-    if not columns:
+
+    def sort(rows: slice) -> tuple[Tensor, Tensor]:
+        near, own = index[rows], x[rows]  # (n, k), (n, D)
+        columns = [y.index_select(0, column).sub_(own).square_().sum(1) for column in near.unbind(1)]  # (n,) each
+        square, order = torch.stack(columns, dim=1).sort(dim=1, stable=True)  # (n, k)
+        return near.gather(1, order), square.sqrt_()
+
+    if not index.numel():
         return Neighbours(index, x.new_zeros(index.shape))
-    square, order = torch.stack(columns, dim=1).sort(dim=1, stable=True)  # (N, k)
-    return Neighbours(index.gather(1, order), square.sqrt_())
+    near, distance = zip(*together(sort, slices(len(x), ROWS)), strict=True)
+    return Neighbours(torch.cat(near), torch.cat(distance))
 
 
 def _find_onednn() -> Any:
@@ -206,7 +218,11 @@ def nearest_k(x0: Tensor, x1: Tensor, k: int) -> tuple[Neighbours, Neighbours]:
         >>> there.index[:2, 0].tolist(), back.similarity.tolist()
         ([0, 1], [[1.0], [1.0]])
     """
-    x0, x1 = x0.float(), x1.float()
+    with team(x0.device):
+        return _nearest_k(x0.float(), x1.float(), k)
+
+
+def _nearest_k(x0: Tensor, x1: Tensor, k: int) -> tuple[Neighbours, Neighbours]:
     # One product gives ½ squared distance: [−x0, ½|x0|², 1] · [x1, 1, ½|x1|²].
     half0, half1 = 0.5 * x0.square().sum(1, keepdim=True), 0.5 * x1.square().sum(1, keepdim=True)
     # Filled up to whole groups by descriptors that are infinitely far from all.
@@ -214,17 +230,26 @@ def nearest_k(x0: Tensor, x1: Tensor, k: int) -> tuple[Neighbours, Neighbours]:
     full0, full1 = (F.pad(x, (0, 0, 0, -len(x) % GROUP**2)) for x in (x0, x1))
     rows = torch.cat([-full0, half0, torch.ones_like(half0)], dim=1)  # (N', D+2)
     columns = torch.cat([full1, torch.ones_like(half1), half1], dim=1)  # (M', D+2)
-    there = [rows.new_empty((0, min(k, len(x1))), dtype=torch.long)]
-    best1 = _Best(len(columns), min(k, len(x0)), x0.device)
-    for i in range(0, len(x0), BLOCK_ROWS):
-        left = rows[i : i + BLOCK_ROWS]
-        best0 = _Best(len(left), min(k, len(x1)), x0.device)
-        for j in range(0, len(x1), BLOCK_COLUMNS):
-            block = linear(left, columns[j : j + BLOCK_COLUMNS], relu=True).view(torch.int32)  # (b, c)
-            best0.update(block, 1, 0, j)
-            best1.update(block, 0, j, i)
-        there.append(best0.result(min(BLOCK_ROWS, len(x0) - i)))
-    index0, index1 = torch.cat(there), best1.result(len(x1))
+    k0, k1 = min(k, len(x1)), min(k, len(x0))
+
+    def scan(band: range) -> tuple[list[Tensor], _Best]:
+        """Nearest entries of some blocks of rows, and what these blocks are to the columns."""
+        there, best1 = [], _Best(len(columns), k1, x0.device)
+        for i in band:
+            left = rows[i : i + BLOCK_ROWS]
+            best0 = _Best(len(left), k0, x0.device)
+            for j in range(0, len(x1), BLOCK_COLUMNS):
+                block = linear(left, columns[j : j + BLOCK_COLUMNS], relu=True).view(torch.int32)  # (b, c)
+                best0.update(block, 1, 0, j)
+                best1.update(block, 0, j, i)
+            there.append(best0.result(min(BLOCK_ROWS, len(x0) - i)))
+        return there, best1
+
+    blocks = range(0, len(x0), BLOCK_ROWS)
+    bands = [blocks[part] for part in slices(len(blocks), -(-len(blocks) // hands()) or 1)] or [blocks]
+    found = together(scan, bands)
+    index0 = torch.cat([rows.new_empty((0, k0), dtype=torch.long), *(part for there, _ in found for part in there)])
+    index1 = _Best.joined([best1 for _, best1 in found]).result(len(x1))
     return _by_distance(x0, x1, index0), _by_distance(x1, x0, index1)
 
 
@@ -261,120 +286,3 @@ def mutual(nearest0: Nearest, nearest1: Nearest) -> Tensor:
     if len(nearest1.index) == 0:
         return torch.zeros_like(nearest0.index, dtype=torch.bool)
     return nearest1.index[nearest0.index] == torch.arange(len(nearest0.index), device=nearest0.index.device)
-
-
-@dataclass(frozen=True, eq=False)
-class Candidates:
-    """Possible matches of one pair of images."""
-
-    pairs: Tensor  # (E, 2) keypoints of image 0 and image 1, each pair once
-    similarity: Tensor  # (E,) of their descriptors
-    sides: tuple[Tensor, Tensor]  # (E, SIDE) each: how distinctive the candidate is seen from image 0 and from image 1
-    mutual: Tensor  # (E,) bool: nearest neighbours of each other
-    counts: tuple[int, int]  # keypoints of the two images
-
-
-@torch.no_grad()
-def find_candidates(there: Neighbours, back: Neighbours) -> Candidates:
-    """Pairs that are among the nearest neighbours (N, k), (M, k) seen from both images.
-
-    Args:
-        there: nearest neighbours of image 0's keypoints in image 1.
-        back: the other way round.
-    """
-    index0, index1 = there.index, back.index
-    source = torch.arange(len(index0), device=index0.device)[:, None].expand_as(index0)
-    if index0.numel():
-        listed = (index1.index_select(0, index0.flatten()) == source.reshape(-1, 1)).any(1).view_as(index0)  # (N, k)
-    else:
-        listed = index0.bool()
-    pairs = torch.stack([source[listed], index0[listed]], dim=1)  # (E, 2)
-    return describe_candidates(pairs, there.similarity[listed], there, back)
-
-
-@torch.no_grad()
-def describe_candidates(pairs: Tensor, similarity: Tensor, there: Neighbours, back: Neighbours) -> Candidates:
-    """Pairs (E, 2) of the given similarity (E,), compared with the nearest neighbours of their keypoints.
-
-    Args:
-        pairs: (E, 2) keypoints of image 0 and image 1.
-        similarity: (E,) of their descriptors.
-        there: nearest neighbours of image 0's keypoints in image 1.
-        back: the other way round.
-    """
-    sides, first = [], []
-    for side, found in enumerate((there, back)):
-        owner, other = pairs[:, side], pairs[:, 1 - side]
-        if not len(pairs):
-            sides.append(similarity.new_zeros(0, SIDE))
-            first.append(similarity.bool())
-            continue
-        near = found.similarity  # (N, k)
-        ranks = (0, min(1, near.shape[1] - 1), -1)
-        best, second, last = (near[:, rank].index_select(0, owner) for rank in ranks)  # (E,)
-        chosen = found.index[:, 0].index_select(0, owner) == other
-        rival = torch.where(chosen, second, best)  # the best of the others
-        sides.append(
-            torch.stack([similarity - best, similarity - rival, best - second, best - last, chosen.float()], dim=1)
-        )
-        first.append(chosen)
-    counts = (len(there.index), len(back.index))
-    return Candidates(pairs, similarity, (sides[0], sides[1]), first[0] & first[1], counts)
-
-
-@torch.no_grad()
-def propose(
-    predicted: Tensor, points: Tensor, mine: Tensor, theirs: Tensor, around: int, wrong: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """(N, 2) every keypoint with the most similar of the `around` points (M, 2) next to its predicted one (N, 2).
-
-    Args:
-        predicted: (N, 2) where the keypoints of this image should be in the other.
-        points: (M, 2) keypoints of the other image.
-        mine: (N, C) descriptors of this image.
-        theirs: (M, C) descriptors of the other.
-        around: how many points are compared.
-        wrong: pairs (E, 2) → (E,) bool: proposed only where there is nothing else.
-    """
-    ranks, workers = list(range(1, min(around, len(points)) + 1)), torch.get_num_threads()
-    around_it = cKDTree(points.cpu().numpy()).query(predicted.cpu().numpy(), k=ranks, workers=workers)[1]
-    index = torch.from_numpy(around_it).to(predicted.device)  # (N, count)
-    number = torch.arange(len(mine), device=mine.device)[:, None]  # (N, 1)
-    found = [number.new_empty(0, 1)]
-    for rows, near, own in zip(number.split(ROWS), index.split(ROWS), mine.split(ROWS), strict=True):  # (n, ·) each
-        similar = torch.stack([(own * theirs.index_select(0, one)).sum(1) for one in near.unbind(1)], 1)  # (n, count)
-        pairs = torch.stack([rows.expand_as(near), near], dim=2).flatten(0, 1)  # (n·count, 2)
-        similar -= LEAST * wrong(pairs).view_as(similar)
-        found.append(near.gather(1, similar.argmax(1, keepdim=True)))  # (n, 1)
-    return torch.cat([number, torch.cat(found)], dim=1)
-
-
-def similarities(x0: Tensor, x1: Tensor, pairs: Tensor) -> Tensor:
-    """(E,) inner products of the rows (N, C) and (M, C) of pairs (E, 2), some at a time."""
-    parts = pairs.split(BLOCK_COLUMNS)  # at least one
-    return torch.cat([(x0.index_select(0, i) * x1.index_select(0, j)).sum(1) for i, j in (p.unbind(1) for p in parts)])
-
-
-def among_best(owner: Tensor, scores: Tensor, count: int, owners: int) -> Tensor:
-    """(E,) bool: among the `count` best candidates of its owner; equal scores in their order.
-
-    Args:
-        owner: (E,) whose candidate it is, in 0..owners−1.
-        scores: (E,) at least 0.
-        count: how many of an owner; small, each takes a pass.
-        owners: how many there may be.
-
-    Example:
-        >>> among_best(torch.tensor([0, 0, 0, 1]), torch.tensor([0.1, 0.4, 0.4, 0.2]), count=1, owners=2).tolist()
-        [False, True, False, True]
-    """
-    found = torch.zeros_like(scores, dtype=torch.bool)
-    number = torch.arange(len(scores), device=scores.device)
-    for _ in range(count):
-        left = scores.masked_fill(found, -1.0)  # (E,)
-        top = left.new_zeros(owners).scatter_reduce(0, owner, left, "amax")  # (owners,)
-        # Of equally good ones the first; one that was found before is no longer as good as the best.
-        place = torch.where(left == top.index_select(0, owner), number, len(scores))  # (E,)
-        first = place.new_full((owners,), len(scores)).scatter_reduce(0, owner, place, "amin")  # (owners,)
-        found[first[first < len(scores)]] = True
-    return found

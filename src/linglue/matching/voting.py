@@ -20,9 +20,21 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
+from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from linglue.errors import LinGlueError
+from linglue.matching.candidates import (
+    LEAD,
+    SIDE,
+    Candidates,
+    among_best,
+    describe_candidates,
+    find_candidates,
+    propose,
+    similarities,
+    tree_of,
+)
 from linglue.matching.motion import (
     EDGE,
     GEOMETRY,
@@ -37,18 +49,9 @@ from linglue.matching.motion import (
     local_motion,
     whole_motion,
 )
-from linglue.matching.nearest import (
-    LEAD,
-    SIDE,
-    Candidates,
-    among_best,
-    describe_candidates,
-    find_candidates,
-    nearest_k,
-    propose,
-    similarities,
-)
+from linglue.matching.nearest import nearest_k
 from linglue.matching.neighborhood import Keypoints
+from linglue.matching.together import together
 
 CHOICE = 3  # numbers that a look knows from the one before: the logit, whether there was one, and whether it won
 PRIOR = CHOICE + GEOMETRY  # and what the geometry of the winners says
@@ -161,13 +164,14 @@ class Voting(nn.Module):
         trust = candidates.sides[0][:, LEAD] + candidates.sides[1][:, LEAD]  # (E,)
         last, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, trust, prior)
         found = [last]
+        trees = [tree_of(view.points / view.size.max()) for view in (view0, view1)]
         for _ in range(1, self.config.looks):
             if predicted is None:
                 break
             scores = last.scores().detach()  # (E,)
             chosen = _winners(last.candidates, scores)  # (K,)
             rigid = Rigid(view0, view1, last.candidates.pairs[chosen[scores[chosen] > UNLIKELY]])
-            pairs, known = self._next_pairs(last.candidates, scores, predicted, rigid, view0, view1, x0, x1)
+            pairs, known = self._next_pairs(last.candidates, scores, predicted, rigid, trees, x0, x1)
             candidates = describe_candidates(pairs, similarities(x0, x1, pairs), there, back)
             prior, winners = self._prior(last, chosen, known)
             prior[:, CHOICE:] = rigid.describe(pairs)
@@ -183,8 +187,7 @@ class Voting(nn.Module):
         scores: Tensor,
         predicted: list[Tensor],
         rigid: Rigid,
-        view0: Keypoints,
-        view1: Keypoints,
+        trees: list[cKDTree],
         x0: Tensor,
         x1: Tensor,
     ) -> tuple[Tensor, Tensor]:
@@ -193,9 +196,11 @@ class Voting(nn.Module):
         kept = torch.zeros_like(scores, dtype=torch.bool)
         for side in (0, 1):
             kept |= among_best(pairs[:, side], scores, self.config.kept, candidates.counts[side])
-        points0, points1 = (view.points / view.size.max() for view in (view0, view1))
-        there = propose(predicted[0], points1, x0, x1, around, rigid.off_line)  # (N, 2)
-        back = propose(predicted[1], points0, x1, x0, around, lambda found: rigid.off_line(found.flip(1)))  # (M, 2)
+        ways = (
+            (predicted[0], trees[1], x0, x1, around, rigid.off_line),
+            (predicted[1], trees[0], x1, x0, around, lambda own, others: rigid.off_line(others, own)),
+        )
+        there, back = together(lambda way: propose(*way), ways)  # (N, 2), (M, 2)
         old = pairs[kept]  # (e, 2)
         every = torch.cat([old, there, back.flip(1)])
         key, place = (every[:, 0] * len(x1) + every[:, 1]).unique(return_inverse=True)  # (E',)
@@ -248,9 +253,8 @@ class _Look(nn.Module):
             return Scored([state[:, 0]] * len(self.rounds), candidates), None
         scene = ends_of([view0, view1], candidates.pairs)
         sure = trust[voters].argsort(descending=True, stable=True)[: len(voters) // c.sure + c.far]  # (S,)
-        sides = []
-        for views, pairs in (((view0, view1), candidates.pairs), ((view1, view0), candidates.pairs.flip(1))):
-            sides.append(self._side(Surroundings(*views, pairs, voters, sure, c.near + 1, c.far)))
+        ways = (view0, view1, candidates.pairs), (view1, view0, candidates.pairs.flip(1))
+        sides = together(lambda way: self._side(Surroundings(*way, voters, sure, c.near + 1, c.far)), ways)
         logits, predicted = [], []
         for layer in self.rounds:
             state, logit, predicted = layer(state, voters, sides, scene)
@@ -299,17 +303,21 @@ class _Round(nn.Module):
         weights = self.weights(voices).sigmoid()  # (V, kernels)
         belief = self.belief(voices).sigmoid()[:, 0]  # (V,)
         whole = whole_motion(scene, voters, belief.detach())  # (E, WHOLE)
-        motions = [local_motion(side, belief, voters) for side in sides]  # (N, 7), (M, 7)
-        votes = [side.votes(self._weights_of_voters(weights, side)) for side in sides]  # (E, kernels) each
-        states = []
-        for part in chunks(len(state), STATES):
+
+        def listen(side: Side) -> tuple[Tensor, Tensor]:
+            return local_motion(side, belief, voters), side.votes(self._weights_of_voters(weights, side))
+
+        motions, votes = zip(*together(listen, sides), strict=True)  # (N, 7), (M, 7); (E, kernels) each
+
+        def move_on(part: slice) -> Tensor:
             heard = state.new_zeros(())
             for side, motion, vote in zip(sides, motions, votes, strict=True):
                 fit = against_motion(side.place[part], motion.index_select(0, side.owner[part]))  # (c, LOCAL)
                 heard = heard + self.votes(torch.cat([vote[part], fit, whole[part]], dim=1))  # (c, W)
-            states.append(state[part] + self.update(torch.cat([state[part], heard], dim=1)))
-        state = torch.cat(states)  # (E, W)
-        return state, self.logit(state)[:, 0], [motion[:, :2] for motion in motions]
+            return state[part] + self.update(torch.cat([state[part], heard], dim=1))
+
+        moved = torch.cat(together(move_on, chunks(len(state), STATES)))  # (E, W)
+        return moved, self.logit(moved)[:, 0], [motion[:, :2] for motion in motions]
 
     @staticmethod
     def _weights_of_voters(weights: Tensor, side: Side) -> Tensor:
