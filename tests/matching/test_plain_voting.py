@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linglue.matching import motion
+from linglue.matching import motion, voting
 from linglue.matching.candidates import among_best
+from linglue.matching.nearest import ROWS
 from linglue.matching.neighborhood import Keypoints
 from linglue.matching.voting import Voting, best_matches
 from linglue.network.linglue import LinGlue
@@ -56,8 +57,10 @@ def networks() -> tuple[Voting, PlainVoting]:
 @torch.no_grad()
 @pytest.mark.parametrize("shaped", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("count", [30, 700])
-def test_same_matches_and_logits(count, shaped, monkeypatch):
-    monkeypatch.setattr(motion, "CHUNK", 128)  # more than one, and a last one that is not full
+@pytest.mark.parametrize("size", [128, ROWS])  # products by torch's own, and by oneDNN
+def test_same_matches_and_logits(count, shaped, size, monkeypatch):
+    monkeypatch.setattr(motion, "CHUNK", size)  # more than one, and a last one that is not full
+    monkeypatch.setattr(voting, "STATES", size)
     view0, view1, x0, x1, *_ = make_pair(count, shaped)
     fast, plain = networks()
     found, wanted = fast(view0, view1, x0, x1), plain(view0, view1, x0, x1)

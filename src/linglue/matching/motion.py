@@ -27,7 +27,7 @@ WHOLE = 3  # numbers that describe it against the motion of the whole image
 GEOMETRY = 4  # numbers that describe it against the epipolar geometry and the homography of most matches
 SAMPLES = 2000  # the most that are drawn to find either
 OFF_LINE = 5.0  # thousandths of the longer side: partners are proposed only nearer to the epipolar line
-CHUNK = 1024  # candidates of which the numbers of all voters exist at a time: they stay in the cache
+CHUNK = 2048  # candidates of which the numbers of all voters exist at a time: they stay in the cache
 TINY = 1e-6
 
 
@@ -141,15 +141,12 @@ class Surroundings:
         flat = self.voters.flatten()
         self.claims = [(claim, self._of_voters(claim.index_select(0, voters), flat)) for claim in claimed]
 
-    def new_fits(self, kernels: int) -> list[Tensor]:
-        """(c, K, kernels) per chunk of candidates, one behind the other in memory, not filled."""
-        return list(self.relative.new_empty(len(self.owner), self.shape[1], kernels).split(CHUNK))
-
     @torch.no_grad()
     def describe(self, part: slice) -> Tensor:
-        """(columns, c, K) how voters look from some candidates, each number in a plane of its own."""
+        """(columns + 1, c, K) how voters look from some candidates, each number in a plane of its own; ones behind."""
         owner = self.owner[part]  # (c,)
-        edges = self.relative.new_empty(len(self.columns), len(owner), self.shape[1])
+        edges = self.relative.new_empty(len(self.columns) + 1, len(owner), self.shape[1])
+        edges[-1] = 1
         relative, length, _, ratio, cosine, sine, unlike = edges[:7]  # (c, K) each
         torch.index_select(self.relative, 0, owner, out=relative)
         torch.index_select(self.length, 0, owner, out=length)

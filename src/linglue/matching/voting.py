@@ -49,9 +49,9 @@ from linglue.matching.motion import (
     local_motion,
     whole_motion,
 )
-from linglue.matching.nearest import nearest_k
+from linglue.matching.nearest import linear, nearest_k
 from linglue.matching.neighborhood import Keypoints
-from linglue.matching.together import together
+from linglue.matching.together import slices, together
 
 CHOICE = 3  # numbers that a look knows from the one before: the logit, whether there was one, and whether it won
 PRIOR = CHOICE + GEOMETRY  # and what the geometry of the winners says
@@ -60,7 +60,7 @@ POWERS = (1, 2, 4)  # of scores, whose sums tell related images from unrelated o
 PACE = 10.0  # by how much faster than others the weights of these sums learn: few pairs are unrelated
 MIN_SCORE = 0.5  # for pose estimation
 MOST = 256  # of anything in a VotingConfig
-STATES = 8192  # candidates whose states move on at a time: memory does not grow with their number
+STATES = 2048  # candidates whose states move on at a time: they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -222,6 +222,14 @@ class Voting(nn.Module):
         return prior, winners
 
 
+class Dense(nn.Linear):
+    """The same as torch's own, faster without gradients."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (N, D) → (N, C)."""
+        return linear(x, self.weight, self.bias)
+
+
 class _Look(nn.Module):
     """Candidates and voters in, logits after every round and predicted places out."""
 
@@ -230,8 +238,8 @@ class _Look(nn.Module):
         self.config = config
         w = config.width
         self.similarity = nn.Linear(1 + PRIOR, w)
-        self.side = nn.Sequential(nn.Linear(SIDE, w), nn.ReLU(), nn.Linear(w, w))
-        self.start = nn.Sequential(nn.LayerNorm(w), nn.Linear(w, w), nn.ReLU(), nn.Linear(w, w))
+        self.side = nn.Sequential(nn.Linear(SIDE, w), nn.ReLU(inplace=True), Dense(w, w))
+        self.start = nn.Sequential(nn.LayerNorm(w), Dense(w, w), nn.ReLU(inplace=True), Dense(w, w))
         self.fits = nn.Sequential(
             nn.Linear(EDGE, config.kernels), nn.ReLU(), nn.Linear(config.kernels, config.kernels), nn.ReLU()
         )
@@ -246,8 +254,11 @@ class _Look(nn.Module):
         """
         c = self.config
         own = torch.cat([candidates.similarity[:, None], prior], dim=1)  # (E, 1 + PRIOR)
-        parts = [self._start(own[part], *(side[part] for side in candidates.sides)) for part in chunks(len(own))]
-        state = torch.cat(parts) if parts else own.new_zeros(0, self.config.width)  # (E, W)
+        start = [own.new_zeros(0, c.width)]
+        start += together(
+            lambda part: self._start(own[part], *(side[part] for side in candidates.sides)), slices(len(own), STATES)
+        )
+        state = torch.cat(start)  # (E, W)
         voters = votes.nonzero()[:, 0]  # (V,)
         if not len(voters):  # nobody votes where there is nothing to choose from
             return Scored([state[:, 0]] * len(self.rounds), candidates), None
@@ -270,15 +281,12 @@ class _Look(nn.Module):
         first, second = (cast(nn.Linear, self.fits[k]) for k in (0, 2))
         # Columns of what the features do not know, like their scale, would be multiplied by zeros.
         known = slice(None) if len(around.columns) == EDGE else around.columns
-        weight = first.weight[:, known]
-        fits = around.new_fits(second.out_features)
-        for number, part in enumerate(chunks(len(around.owner))):
-            edges = around.describe(part)  # (columns, c, K)
-            hidden = F.relu_(F.linear(edges.flatten(1).T, weight, first.bias))  # (c·K, kernels)
-            if torch.is_grad_enabled():
-                fits[number] = F.relu_(second(hidden)).view_as(fits[number])
-            else:
-                torch.addmm(second.bias, hidden, second.weight.T, out=fits[number].flatten(0, 1)).relu_()
+        weight = torch.cat([first.weight[:, known], first.bias[:, None]], dim=1).T  # (columns + 1, kernels)
+        fits = []
+        for part in chunks(len(around.owner)):
+            edges = around.describe(part)  # (columns + 1, c, K)
+            hidden = F.relu_(edges.flatten(1).T @ weight)  # (c·K, kernels)
+            fits.append(linear(hidden, second.weight, second.bias, relu=True).view(*edges.shape[1:], -1))
         ends = torch.stack([plane.T for plane in (*around.offset, *around.away)])  # (4, K, N)
         return Side(around.owner, around.voters, around.valid, ends, around.kernel.T.contiguous(), around.place, fits)
 
@@ -291,8 +299,8 @@ class _Round(nn.Module):
         w = config.width
         self.weights = nn.Linear(w, config.kernels)
         self.belief = nn.Linear(w, 1)
-        self.votes = nn.Sequential(nn.Linear(config.kernels + LOCAL + WHOLE, w), nn.ReLU())
-        self.update = nn.Sequential(nn.LayerNorm(2 * w), nn.Linear(2 * w, 2 * w), nn.ReLU(), nn.Linear(2 * w, w))
+        self.votes = nn.Sequential(Dense(config.kernels + LOCAL + WHOLE, w), nn.ReLU(inplace=True))
+        self.update = nn.Sequential(nn.LayerNorm(2 * w), Dense(2 * w, 2 * w), nn.ReLU(inplace=True), Dense(2 * w, w))
         self.logit = nn.Sequential(nn.LayerNorm(w), nn.Linear(w, 1))
 
     def forward(
@@ -309,15 +317,16 @@ class _Round(nn.Module):
 
         motions, votes = zip(*together(listen, sides), strict=True)  # (N, 7), (M, 7); (E, kernels) each
 
-        def move_on(part: slice) -> Tensor:
+        def move_on(part: slice) -> tuple[Tensor, Tensor]:
             heard = state.new_zeros(())
             for side, motion, vote in zip(sides, motions, votes, strict=True):
                 fit = against_motion(side.place[part], motion.index_select(0, side.owner[part]))  # (c, LOCAL)
                 heard = heard + self.votes(torch.cat([vote[part], fit, whole[part]], dim=1))  # (c, W)
-            return state[part] + self.update(torch.cat([state[part], heard], dim=1))
+            moved = state[part] + self.update(torch.cat([state[part], heard], dim=1))  # (c, W)
+            return moved, self.logit(moved)[:, 0]
 
-        moved = torch.cat(together(move_on, chunks(len(state), STATES)))  # (E, W)
-        return moved, self.logit(moved)[:, 0], [motion[:, :2] for motion in motions]
+        moved, logits = zip(*together(move_on, slices(len(state), STATES)), strict=True)
+        return torch.cat(moved), torch.cat(logits), [motion[:, :2] for motion in motions]
 
     @staticmethod
     def _weights_of_voters(weights: Tensor, side: Side) -> Tensor:
