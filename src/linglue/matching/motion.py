@@ -14,6 +14,7 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from linglue.matching.candidates import tree_of
@@ -36,25 +37,21 @@ class Side:
     """The voters of one image's keypoints, and what does not change from round to round."""
 
     owner: Tensor  # (E,) the candidate's keypoint in this image
-    voters: Tensor  # (N, K) rows of the list of voters
-    valid: Tensor  # (N, K) 1 where there is such a voter, other than the keypoint's own match, else 0
+    voters: Tensor  # (N, K) rows of the list of voters, V where there is none other than the keypoint's own match
     ends: Tensor  # (4, K, N) x, y from the keypoint to the voter in this image; x, y of its partner in the other
     kernel: Tensor  # (K, N) weight of a voter by its distance, 1 next to the keypoint
     place: Tensor  # (E, 2) the candidate's keypoint in the other image
-    fits: list[Tensor]  # (c, K, kernels) in which ways a voter fits the candidate; per chunk of candidates
+    kept: list[Tensor]  # (c, K, kernels) in which ways a voter fits the candidate; of the first chunks of candidates
+    fits_of: Callable[[slice], Tensor]  # the same of any chunk
 
     def votes(self, table: Tensor) -> Tensor:
         """(E, kernels) sums of how the voters fit, weighted by rows of `table` (N, K·kernels)."""
-        shape = self.fits[0].shape[1:]  # K, kernels
-        if torch.is_grad_enabled():
-            picked = (table.index_select(0, self.owner[part]).view(-1, *shape) for part in chunks(len(self.owner)))
-            return torch.cat([(fits * weight).sum(1) for fits, weight in zip(self.fits, picked, strict=True)])
-        # The same without new memory for every chunk.
-        found, memory = table.new_empty(len(self.owner), shape[1]), table.new_empty(CHUNK, table.shape[1])
-        for part, fits in zip(chunks(len(self.owner)), self.fits, strict=True):
-            weight = torch.index_select(table, 0, self.owner[part], out=memory[: len(fits)])
-            torch.sum(weight.view_as(fits).mul_(fits), 1, out=found[part])
-        return found
+        votes = []
+        for number, part in enumerate(chunks(len(self.owner))):
+            fits = self.kept[number] if number < len(self.kept) else self.fits_of(part)  # (c, K, kernels)
+            weight = table.index_select(0, self.owner[part]).view_as(fits)
+            votes.append((fits * weight if torch.is_grad_enabled() else weight.mul_(fits)).sum(1))
+        return torch.cat(votes)
 
 
 def chunks(count: int, size: int | None = None) -> Iterator[slice]:
@@ -108,14 +105,15 @@ class Surroundings:
         exists = torch.cat([exists, exist], dim=1)  # (N, K)
         self.shape, flat = self.voters.shape, self.voters.flatten()
         own = source.index_select(0, flat).view(self.shape) == torch.arange(len(points), device=flat.device)[:, None]
-        self.valid = (exists & ~own).to(points.dtype)  # (N, K)
+        valid = exists & ~own  # (N, K)
         self.offset = [self._of_voters(places[:, k], flat) - points[:, k, None] for k in (0, 1)]  # (N, K) each
         self.away = [self._of_voters(self.place[:, k].index_select(0, voters), flat) for k in (0, 1)]  # (N, K) each
         self.square = self.offset[0].square() + self.offset[1].square()  # (N, K)
-        reach = self.square.sqrt() * self.valid  # (N, K)
-        spacing = (reach.sum(1) / self.valid.sum(1).clamp(min=1)).clamp(min=TINY)  # (N,)
-        self.kernel = (-0.5 * (reach / spacing[:, None]).square()).exp() * self.valid  # (N, K)
+        reach = self.square.sqrt() * valid  # (N, K)
+        spacing = (reach.sum(1) / valid.sum(1).clamp(min=1)).clamp(min=TINY)  # (N,)
+        self.kernel = (-0.5 * (reach / spacing[:, None]).square()).exp() * valid  # (N, K)
         self._tabulate(spacing, view, other, pairs, voters)
+        self.voters.masked_fill_(~valid, len(voters))
 
     def _of_voters(self, value: Tensor, flat: Tensor) -> Tensor:
         """(N, K) of every keypoint's voters, from (V,)."""
@@ -347,7 +345,8 @@ def local_motion(side: Side, belief: Tensor, voters: Tensor) -> Tensor:
         belief: (V,) in the voters, from 0 to 1.
         voters: (V,) which candidates they are.
     """
-    weight = side.kernel * belief.index_select(0, side.voters.T.flatten()).view_as(side.kernel) + TINY  # (K, N)
+    believed = F.pad(belief, (0, 1)).index_select(0, side.voters.T.flatten())  # (K·N,)
+    weight = side.kernel * believed.view_as(side.kernel) + TINY  # (K, N)
     total = weight.sum(0)  # (N,)
     share = weight / total  # (K, N)
     mean = (share * side.ends).sum(1)  # (4, N)

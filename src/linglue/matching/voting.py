@@ -60,6 +60,7 @@ POWERS = (1, 2, 4)  # of scores, whose sums tell related images from unrelated o
 PACE = 10.0  # by how much faster than others the weights of these sums learn: few pairs are unrelated
 MIN_SCORE = 0.5  # for pose estimation
 MOST = 256  # of anything in a VotingConfig
+KEPT = 1 << 13  # candidates whose fits are remembered from round to round; of more they are computed again
 STATES = 2048  # candidates whose states move on at a time: they stay in the cache
 
 
@@ -280,15 +281,18 @@ class _Look(nn.Module):
         """Which voters each keypoint of an image has, and how they fit its candidates."""
         first, second = (cast(nn.Linear, self.fits[k]) for k in (0, 2))
         # Columns of what the features do not know, like their scale, would be multiplied by zeros.
-        known = slice(None) if len(around.columns) == EDGE else around.columns
-        weight = torch.cat([first.weight[:, known], first.bias[:, None]], dim=1).T  # (columns + 1, kernels)
-        fits = []
-        for part in chunks(len(around.owner)):
+        columns = slice(None) if len(around.columns) == EDGE else around.columns
+        weight = torch.cat([first.weight[:, columns], first.bias[:, None]], dim=1).T  # (columns + 1, kernels)
+
+        def fits_of(part: slice) -> Tensor:
             edges = around.describe(part)  # (columns + 1, c, K)
             hidden = F.relu_(edges.flatten(1).T @ weight)  # (c·K, kernels)
-            fits.append(linear(hidden, second.weight, second.bias, relu=True).view(*edges.shape[1:], -1))
+            return linear(hidden, second.weight, second.bias, relu=True).view(*edges.shape[1:], -1)
+
+        parts = chunks(len(around.owner))
+        kept = [fits_of(part) for part in parts if part.start < KEPT or torch.is_grad_enabled()]
         ends = torch.stack([plane.T for plane in (*around.offset, *around.away)])  # (4, K, N)
-        return Side(around.owner, around.voters, around.valid, ends, around.kernel.T.contiguous(), around.place, fits)
+        return Side(around.owner, around.voters, ends, around.kernel.T.contiguous(), around.place, kept, fits_of)
 
 
 class _Round(nn.Module):
@@ -308,12 +312,15 @@ class _Round(nn.Module):
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """state (E, W), voters (V,) rows of it, scene (E, 4) → the next state, a logit (E,), predictions (N, 2)."""
         voices = state.index_select(0, voters)  # (V, W)
-        weights = self.weights(voices).sigmoid()  # (V, kernels)
+        # For the mean over the voters of a keypoint; the last voter is nobody.
+        share = 1 / sides[0].voters.shape[1]
+        weights = F.pad(self.weights(voices).sigmoid() * share, (0, 0, 0, 1))  # (V + 1, kernels)
         belief = self.belief(voices).sigmoid()[:, 0]  # (V,)
         whole = whole_motion(scene, voters, belief.detach())  # (E, WHOLE)
 
         def listen(side: Side) -> tuple[Tensor, Tensor]:
-            return local_motion(side, belief, voters), side.votes(self._weights_of_voters(weights, side))
+            mine = weights.index_select(0, side.voters.flatten()).view(len(side.voters), -1)  # (N, K·kernels)
+            return local_motion(side, belief, voters), side.votes(mine)
 
         motions, votes = zip(*together(listen, sides), strict=True)  # (N, 7), (M, 7); (E, kernels) each
 
@@ -327,14 +334,6 @@ class _Round(nn.Module):
 
         moved, logits = zip(*together(move_on, slices(len(state), STATES)), strict=True)
         return torch.cat(moved), torch.cat(logits), [motion[:, :2] for motion in motions]
-
-    @staticmethod
-    def _weights_of_voters(weights: Tensor, side: Side) -> Tensor:
-        """(N, K·kernels) for the mean over the voters of each keypoint, from (V, kernels)."""
-        count = side.voters.shape[1]
-        found = weights.index_select(0, side.voters.flatten()).view(*side.voters.shape, -1)  # (N, K, kernels)
-        share = (side.valid / count)[..., None]
-        return (found * share if torch.is_grad_enabled() else found.mul_(share)).flatten(1)
 
 
 def _winners(candidates: Candidates, scores: Tensor) -> Tensor:
