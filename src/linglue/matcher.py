@@ -21,6 +21,7 @@ from linglue.features.base import Extractor
 from linglue.io.images import Image, ImageSource, Mask, as_image
 from linglue.matching.baselines import MutualNearest, RatioTest
 from linglue.matching.match import MatchingConfig, match_descriptors
+from linglue.matching.together import team
 from linglue.network.linglue import LinGlue, collate, matchable
 from linglue.network.weights import packaged_weights, read_info, require_weights
 from linglue.types import Features, Matches
@@ -289,7 +290,7 @@ class Matcher:
         for pair in pairs:
             for features in pair:
                 self._check(features)
-        with watch.stage("network"):
+        with team(self.device), watch.stage("network"):
             sides = [[self._entry(features) for features in side] for side in zip(*pairs, strict=True)]
             entry0, entry1 = (side[0] if len(side) == 1 else collate(side) for side in sides)  # one needs no padding
             encoded = self.network.encode(entry0, entry1)

@@ -319,8 +319,8 @@ class _Round(nn.Module):
         whole = whole_motion(scene, voters, belief.detach())  # (E, WHOLE)
 
         def listen(side: Side) -> tuple[Tensor, Tensor]:
-            mine = weights.index_select(0, side.voters.flatten()).view(len(side.voters), -1)  # (N, K·kernels)
-            return local_motion(side, belief, voters), side.votes(mine)
+            motion = local_motion(side, belief, voters)  # (N, 7)
+            return motion, side.votes(weights.index_select(0, side.voters.flatten()).view(len(side.voters), -1))
 
         motions, votes = zip(*together(listen, sides), strict=True)  # (N, 7), (M, 7); (E, kernels) each
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from linglue.matching.nearest import linear
 from linglue.matching.neighborhood import Groups
+from linglue.matching.together import together
 
 EPSILON = 1e-6  # denominator of a query that attends to nothing
 Affine = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -130,23 +132,27 @@ class EncoderLayer(nn.Module):
         weights = self._key_value_weights()
         if torch.is_grad_enabled():
             return self._forward_whole(x, images, reads, weights)
-        memories = [self._remember([self._key_value(b, weights) for b in x[image].split(BLOCK)]) for image in images]
-        updated = []
-        for image, read in zip(images, reads, strict=True):
-            for block in x[image].split(BLOCK):
-                residual = self.project_query(block)  # (b, C)
-                query = self._query(residual)  # (b, C)
-                with exact(x):
-                    message = memories[read].read(query, self.merge.bias)  # (b, C)
-                updated.append(self._update(residual, message))
-        return torch.cat(updated)
+        blocks = [(block, read) for image, read in zip(images, reads, strict=True) for block in x[image].split(BLOCK)]
+        parts = iter(together(lambda part: self._remember(*self._key_value(part[0], weights)), blocks))
+        counts = [len(x[image].split(BLOCK)) for image in images]
+        memories = [self._merge(list(islice(parts, count))) for count in counts]
+
+        def update(part: tuple[Tensor, int]) -> Tensor:
+            block, read = part
+            residual = self.project_query(block)  # (b, C)
+            query = self._query(residual)  # (b, C)
+            with exact(x):
+                message = memories[read].read(query, self.merge.bias)  # (b, C)
+            return self._update(residual, message)
+
+        return torch.cat(together(update, blocks))
 
     def _forward_whole(self, x: Tensor, images: Sequence[slice], reads: Sequence[int], weights: Affine) -> Tensor:
         """The same without blocks, each of which would cost a step of its own in backward."""
         key, value = self._key_value(x, weights)  # (T, C) each
         residual = self.project_query(x)  # (T, C)
         query = self._query(residual)  # (T, C)
-        memories = [self._remember([(key[image], value[image])]) for image in images]
+        memories = [self._merge([self._remember(key[image], value[image])]) for image in images]
         with exact(x):
             found = [memories[r].read(query[i], self.merge.bias) for i, r in zip(images, reads, strict=True)]
         return self._update(residual, torch.cat(found))
@@ -180,12 +186,16 @@ class EncoderLayer(nn.Module):
         key, value = weights
         return positive(linear(x, *key).float()), linear(x, *value).float()
 
-    def _remember(self, blocks: Sequence[tuple[Tensor, Tensor]]) -> Memory:
-        """The memory of one image, from φ(K) and V of its blocks, with the merging of heads applied to its content."""
+    def _remember(self, key: Tensor, value: Tensor) -> Memory:
+        """The memory of φ(K) and V (b, C)."""
         with exact(self.heads):
-            first, *others = [remember(key, value, self.heads) for key, value in blocks]
-            content, total = first.content, first.total
-            for memory in others:
+            return remember(key, value, self.heads)
+
+    def _merge(self, blocks: Sequence[Memory]) -> Memory:
+        """The memory of one image, from those of its blocks, with the merging of heads applied to its content."""
+        with exact(self.heads):
+            content, total = blocks[0].content, blocks[0].total
+            for memory in blocks[1:]:
                 content, total = content + memory.content, total + memory.total
             return Memory(content @ self.merge.weight.T, total)
 

@@ -27,6 +27,7 @@ from linglue.features.registry import DEFAULT_FEATURES
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import Keypoints, Selection, all_groups, select
+from linglue.matching.together import team
 from linglue.matching.voting import Voting
 from linglue.network.layers import EncoderLayer, GeometryEncoder, exact
 from linglue.network.weights import LinGlueConfig, WeightsInfo, read_info, read_weights, require_weights, write_weights
@@ -159,7 +160,8 @@ class LinGlue(nn.Module):
             >>> entry["encoded"] = network.encode_image(entry)  # doctest: +SKIP
         """
         images = unpad(entry)
-        return pad(self._start(images).split([len(image["keypoints"]) for image in images]), entry)
+        with team(entry["keypoints"].device):
+            return pad(self._start(images).split([len(image["keypoints"]) for image in images]), entry)
 
     def encode(self, entry0: Entry, entry1: Entry) -> Encoded:
         """New descriptors of both images.
@@ -174,8 +176,12 @@ class LinGlue(nn.Module):
         Example:
             >>> network.encode(features0.tensors(), features1.tensors()).descriptors0  # doctest: +SKIP
         """
-        check(entry0, "image0", self.config.input_dim)
-        check(entry1, "image1", self.config.input_dim)
+        with team(entry0["keypoints"].device):
+            check(entry0, "image0", self.config.input_dim)
+            check(entry1, "image1", self.config.input_dim)
+            return self._encode(entry0, entry1)
+
+    def _encode(self, entry0: Entry, entry1: Entry) -> Encoded:
         pairs, batch = [*unpad(entry0), *unpad(entry1)], len(entry0["keypoints"])
         images = token_slices(pairs)
         own = list(range(len(images)))
