@@ -10,6 +10,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from linglue.matching.nearest import Neighbours
+from linglue.matching.together import together
 
 SIDE = 5  # numbers that say how distinctive a candidate is, seen from one image
 LEAD = 1  # the one of them that says by how much it is more similar than the best of the others
@@ -57,24 +58,22 @@ def describe_candidates(pairs: Tensor, similarity: Tensor, there: Neighbours, ba
         there: nearest neighbours of image 0's keypoints in image 1.
         back: the other way round.
     """
-    sides, first = [], []
-    for side, found in enumerate((there, back)):
-        owner, other = pairs[:, side], pairs[:, 1 - side]
-        if not len(pairs):
-            sides.append(similarity.new_zeros(0, SIDE))
-            first.append(similarity.bool())
-            continue
+
+    def compare(way: tuple[Tensor, Neighbours]) -> tuple[Tensor, Tensor]:
+        (owner, other), found = way[0].unbind(1), way[1]
+        if not len(owner):
+            return similarity.new_zeros(0, SIDE), similarity.bool()
         near = found.similarity  # (N, k)
         ranks = (0, min(1, near.shape[1] - 1), -1)
         best, second, last = (near[:, rank].index_select(0, owner) for rank in ranks)  # (E,)
         chosen = found.index[:, 0].index_select(0, owner) == other
         rival = torch.where(chosen, second, best)  # the best of the others
-        sides.append(
-            torch.stack([similarity - best, similarity - rival, best - second, best - last, chosen.float()], dim=1)
-        )
-        first.append(chosen)
+        numbers = [similarity - best, similarity - rival, best - second, best - last, chosen.float()]
+        return torch.stack(numbers, dim=1), chosen
+
+    (side0, first0), (side1, first1) = together(compare, ((pairs, there), (pairs.flip(1), back)))
     counts = (len(there.index), len(back.index))
-    return Candidates(pairs, similarity, (sides[0], sides[1]), first[0] & first[1], counts)
+    return Candidates(pairs, similarity, (side0, side1), first0 & first1, counts)
 
 
 def tree_of(points: Tensor) -> cKDTree:
@@ -116,8 +115,11 @@ def propose(
 
 def similarities(x0: Tensor, x1: Tensor, pairs: Tensor) -> Tensor:
     """(E,) inner products of the rows (N, C) and (M, C) of pairs (E, 2), some at a time."""
-    parts = pairs.split(PAIRS)  # at least one
-    return torch.cat([(x0.index_select(0, i) * x1.index_select(0, j)).sum(1) for i, j in (p.unbind(1) for p in parts)])
+
+    def similar(part: Tensor) -> Tensor:
+        return (x0.index_select(0, part[:, 0]) * x1.index_select(0, part[:, 1])).sum(1)
+
+    return torch.cat(together(similar, pairs.split(PAIRS)))  # at least one part
 
 
 def among_best(owner: Tensor, scores: Tensor, count: int, owners: int) -> Tensor:

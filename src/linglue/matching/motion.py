@@ -44,13 +44,17 @@ class Side:
     kept: list[Tensor]  # (c, K, kernels) in which ways a voter fits the candidate; of the first chunks of candidates
     fits_of: Callable[[slice], Tensor]  # the same of any chunk
 
-    def votes(self, table: Tensor) -> Tensor:
-        """(E, kernels) sums of how the voters fit, weighted by rows of `table` (N, K·kernels)."""
-        votes = []
+    def votes(self, weights: Tensor) -> Tensor:
+        """(E, kernels) sums of how the voters fit, weighted by rows of `weights` (V + 1, kernels)."""
+        votes, memory = [], weights.new_empty(CHUNK * self.voters.shape[1], weights.shape[1])
         for number, part in enumerate(chunks(len(self.owner))):
             fits = self.kept[number] if number < len(self.kept) else self.fits_of(part)  # (c, K, kernels)
-            weight = table.index_select(0, self.owner[part]).view_as(fits)
-            votes.append((fits * weight if torch.is_grad_enabled() else weight.mul_(fits)).sum(1))
+            voters = self.voters.index_select(0, self.owner[part]).flatten()  # (c·K,)
+            if torch.is_grad_enabled():
+                weighted = fits * weights.index_select(0, voters).view_as(fits)
+            else:  # the same without new memory for every chunk
+                weighted = torch.index_select(weights, 0, voters, out=memory[: len(voters)]).view_as(fits).mul_(fits)
+            votes.append(weighted.sum(1))  # (c, kernels)
         return torch.cat(votes)
 
 

@@ -60,7 +60,7 @@ POWERS = (1, 2, 4)  # of scores, whose sums tell related images from unrelated o
 PACE = 10.0  # by how much faster than others the weights of these sums learn: few pairs are unrelated
 MIN_SCORE = 0.5  # for pose estimation
 MOST = 256  # of anything in a VotingConfig
-KEPT = 1 << 13  # candidates whose fits are remembered from round to round; of more they are computed again
+KEPT = 1 << 15  # candidates whose fits are remembered from round to round; of more they are computed again
 STATES = 2048  # candidates whose states move on at a time: they stay in the cache
 
 
@@ -99,11 +99,13 @@ class Scored:
     def log_probabilities(self, number: int = -1) -> tuple[Tensor, Tensor]:
         """(E,) log-probability that the candidate is the partner, seen from image 0 and from image 1."""
         logit = self.logits[number]
-        found = []
-        for side in (0, 1):
+
+        def seen_from(side: int) -> Tensor:
             owner = self.candidates.pairs[:, side]
-            found.append(logit - log_partition(logit, owner, self.candidates.counts[side])[owner])
-        return found[0], found[1]
+            return logit - log_partition(logit, owner, self.candidates.counts[side])[owner]
+
+        from0, from1 = together(seen_from, (0, 1))
+        return from0, from1
 
     def scores(self) -> Tensor:
         """(E,) geometric mean of the probabilities from both sides, as if the images showed the same thing."""
@@ -165,7 +167,7 @@ class Voting(nn.Module):
         trust = candidates.sides[0][:, LEAD] + candidates.sides[1][:, LEAD]  # (E,)
         last, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, trust, prior)
         found = [last]
-        trees = [tree_of(view.points / view.size.max()) for view in (view0, view1)]
+        trees = together(lambda view: tree_of(view.points / view.size.max()), (view0, view1))
         for _ in range(1, self.config.looks):
             if predicted is None:
                 break
@@ -194,9 +196,10 @@ class Voting(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Pairs (E', 2) for the next look, and (E',) which candidates of the last they are, −1 for new ones."""
         pairs, around = candidates.pairs, self.config.around
-        kept = torch.zeros_like(scores, dtype=torch.bool)
-        for side in (0, 1):
-            kept |= among_best(pairs[:, side], scores, self.config.kept, candidates.counts[side])
+        kept0, kept1 = together(
+            lambda side: among_best(pairs[:, side], scores, self.config.kept, candidates.counts[side]), (0, 1)
+        )
+        kept = kept0 | kept1  # (E,)
         ways = (
             (predicted[0], trees[1], x0, x1, around, rigid.off_line),
             (predicted[1], trees[0], x1, x0, around, lambda own, others: rigid.off_line(others, own)),
@@ -319,8 +322,7 @@ class _Round(nn.Module):
         whole = whole_motion(scene, voters, belief.detach())  # (E, WHOLE)
 
         def listen(side: Side) -> tuple[Tensor, Tensor]:
-            motion = local_motion(side, belief, voters)  # (N, 7)
-            return motion, side.votes(weights.index_select(0, side.voters.flatten()).view(len(side.voters), -1))
+            return local_motion(side, belief, voters), side.votes(weights)
 
         motions, votes = zip(*together(listen, sides), strict=True)  # (N, 7), (M, 7); (E, kernels) each
 
@@ -338,10 +340,8 @@ class _Round(nn.Module):
 
 def _winners(candidates: Candidates, scores: Tensor) -> Tensor:
     """(K,) candidates that have the best score (E,) of both their keypoints; best first."""
-    keep = torch.ones_like(scores, dtype=torch.bool)
-    for side in (0, 1):
-        keep &= among_best(candidates.pairs[:, side], scores, 1, candidates.counts[side])
-    chosen = keep.nonzero()[:, 0]
+    best = together(lambda side: among_best(candidates.pairs[:, side], scores, 1, candidates.counts[side]), (0, 1))
+    chosen = (best[0] & best[1]).nonzero()[:, 0]
     return chosen[scores[chosen].argsort(descending=True, stable=True)]
 
 
