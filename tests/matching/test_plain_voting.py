@@ -103,6 +103,17 @@ def test_inference_equals_training(monkeypatch):
         assert all(torch.equal(*both) for both in zip(look.logits, wanted.logits, strict=True))
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("kept", [0, 250])
+def test_what_is_not_remembered_is_computed_again(kept, monkeypatch):
+    monkeypatch.setattr(motion, "CHUNK", 100)
+    pair, (fast, _) = make_pair(400)[:4], networks()
+    remembered = fast(*pair)
+    monkeypatch.setattr(voting, "KEPT", kept)
+    for look, wanted in zip(fast(*pair), remembered, strict=True):
+        assert all(torch.equal(*both) for both in zip(look.logits, wanted.logits, strict=True))
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_best_candidates_of_an_owner(count):
     generator = torch.Generator().manual_seed(count)

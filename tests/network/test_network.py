@@ -13,6 +13,7 @@ from linglue.errors import LinGlueError
 from linglue.matcher import Matcher
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.neighborhood import Keypoints
+from linglue.network import layers
 from linglue.network.linglue import LinGlue, collate
 from linglue.network.weights import PRESETS, LinGlueConfig
 from linglue.training.identity import identity_network
@@ -294,6 +295,20 @@ def test_nan_descriptors_are_refused(bad):
     with pytest.raises(LinGlueError, match="image1: descriptors contain NaN or infinite") as caught:
         random_network("pair")({"image0": entry(), "image1": broken})
     assert "\n" not in str(caught.value)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("preset", ["linear", "geo"])
+def test_result_does_not_depend_on_the_number_of_threads(preset, monkeypatch):
+    monkeypatch.setattr(layers, "BLOCK", 64)  # more than one block of either image
+    entries, found = [image.tensors() for image in pair_of(scene_of(150, 40))], []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.append(random_network(preset).encode(*entries))
+    torch.set_num_threads(1)
+    for several in found[1:]:
+        assert torch.equal(several.descriptors0, found[0].descriptors0)
+        assert torch.equal(several.descriptors1, found[0].descriptors1)
 
 
 def test_wrong_descriptor_size_is_refused():

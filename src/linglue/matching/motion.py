@@ -267,8 +267,12 @@ class Rigid:
 
     @torch.no_grad()
     def off_line(self, index0: Tensor, index1: Tensor) -> Tensor:
-        """Whether keypoints of image 0 and of image 1, all against all along axes of size 1, are no match: further than
-        OFF_LINE from the epipolar line. False where there is no epipolar geometry."""
+        """(n, m) bool: further than OFF_LINE from the epipolar line; False where there is no epipolar geometry.
+
+        Args:
+            index0: (n, m) or (n, 1) keypoints of image 0.
+            index1: (n, m) or (n, 1) keypoints of image 1.
+        """
         matrix, _ = self.found[0]
         if matrix is None:
             return torch.zeros_like(index0 + index1, dtype=torch.bool)
