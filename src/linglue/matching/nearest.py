@@ -72,9 +72,9 @@ class _Best:
         if len(place) > CROWDED * len(limit):  # many are equal: any k of them will do
             place = _smallest(groups, axis, self.k)
         place, value = _members(block, groups, axis, place, limit)
-        row, column = _places(place, block.shape[1])
+        row, column = _places(place, block.shape[1])  # (g,) int32
         query, number = (row, column) if axis else (column, row)
-        self.found.append(((query + start).int(), (number + entry).int(), value))
+        self.found.append((query + start, number + entry, value))
         self.count += len(value)
         if self.count > CROWDED * self.queries:
             self._compact()
@@ -115,9 +115,9 @@ def _minima(table: Tensor, axis: int) -> Tensor:
 
 def _members(table: Tensor, minima: Tensor, axis: int, place: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
     """Flat places and values of a table's members up to their query's limit, of groups at flat places in `minima`."""
-    row, column = _places(place, minima.shape[1])  # (h,)
+    row, column = _places(place.int(), minima.shape[1])  # (h,); half the memory of int64, which is what takes time
     step = minima.shape[1] if axis else minima.numel()
-    members = torch.arange(0, GROUP * step, step, device=table.device)
+    members = torch.arange(0, GROUP * step, step, dtype=torch.int32, device=table.device)
     at = ((row * table.shape[1] + column) + members[:, None]).view(-1)  # (GROUP·h,)
     value = table.view(-1).index_select(0, at)
     good = _true((value.view(GROUP, -1) <= limit.index_select(0, row if axis else column)).view(-1))  # (g,)
@@ -222,14 +222,21 @@ def nearest_k(x0: Tensor, x1: Tensor, k: int) -> tuple[Neighbours, Neighbours]:
         return _nearest_k(x0.float(), x1.float(), k)
 
 
+def _extended(x: Tensor) -> Tensor:
+    """[x, ½|x|², 1] (N', D+2), filled up to whole groups by descriptors that are infinitely far from all."""
+    full = x.new_zeros(len(x) + -len(x) % GROUP**2, x.shape[1] + 2)
+    full[: len(x), :-2] = x
+    full[: len(x), -2] = 0.5 * x.square().sum(1)
+    full[len(x) :, -2] = torch.inf
+    full[:, -1] = 1
+    return full
+
+
 def _nearest_k(x0: Tensor, x1: Tensor, k: int) -> tuple[Neighbours, Neighbours]:
-    # One product gives ½ squared distance: [−x0, ½|x0|², 1] · [x1, 1, ½|x1|²].
-    half0, half1 = 0.5 * x0.square().sum(1, keepdim=True), 0.5 * x1.square().sum(1, keepdim=True)
-    # Filled up to whole groups by descriptors that are infinitely far from all.
-    half0, half1 = (F.pad(h, (0, 0, 0, -len(h) % GROUP**2), value=torch.inf) for h in (half0, half1))
-    full0, full1 = (F.pad(x, (0, 0, 0, -len(x) % GROUP**2)) for x in (x0, x1))
-    rows = torch.cat([-full0, half0, torch.ones_like(half0)], dim=1)  # (N', D+2)
-    columns = torch.cat([full1, torch.ones_like(half1), half1], dim=1)  # (M', D+2)
+    # One product gives ½ squared distance: [x0, ½|x0|², 1] · [−x1, 1, ½|x1|²].
+    rows, columns = together(_extended, (x0, x1))  # (N', D+2), (M', D+2)
+    columns[:, :-2].neg_()
+    columns[:, -2:] = columns[:, -2:].flip(1)
     k0, k1 = min(k, len(x1)), min(k, len(x0))
 
     def scan(band: range) -> tuple[list[Tensor], _Best]:
