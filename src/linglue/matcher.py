@@ -22,7 +22,8 @@ from linglue.io.images import Image, ImageSource, Mask, as_image
 from linglue.matching.baselines import MutualNearest, RatioTest
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.together import team
-from linglue.network.linglue import LinGlue, collate, matchable
+from linglue.network.entries import collate, matchable
+from linglue.network.linglue import LinGlue
 from linglue.network.weights import packaged_weights, read_info, require_weights
 from linglue.types import Features, Matches
 
@@ -287,9 +288,8 @@ class Matcher:
 
     @torch.inference_mode()
     def _match_batch(self, pairs: Sequence[tuple[Features, Features]], watch: Stopwatch) -> list[Matches]:
-        for pair in pairs:
-            for features in pair:
-                self._check(features)
+        for features in (one for pair in pairs for one in pair):
+            self._check(features)
         with team(self.device), watch.stage("network"):
             sides = [[self._entry(features) for features in side] for side in zip(*pairs, strict=True)]
             entry0, entry1 = (side[0] if len(side) == 1 else collate(side) for side in sides)  # one needs no padding

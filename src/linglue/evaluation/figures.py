@@ -21,8 +21,8 @@ from linglue.geometry.homography import reprojection_errors
 from linglue.matcher import Matcher
 from linglue.matching.nearest import nearest_both_ways
 from linglue.matching.neighborhood import select
+from linglue.network.entries import matchable
 from linglue.network.layers import EncoderLayer, positive
-from linglue.network.linglue import matchable
 from linglue.types import Features
 from linglue.viz import plots
 from linglue.viz.canvas import blend_circle, blend_dots, compare, finish, lay_out, save_image

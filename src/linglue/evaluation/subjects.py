@@ -21,7 +21,8 @@ from linglue.evaluation.peers.superglue import SuperGlue, superglue_10
 from linglue.io.images import Image
 from linglue.matcher import MatcherConfig, PairMatcher
 from linglue.matching.match import MatchingConfig, match_descriptors
-from linglue.network.linglue import LinGlue, matchable
+from linglue.network.entries import matchable
+from linglue.network.linglue import LinGlue
 from linglue.network.weights import PRESETS, LinGlueConfig, require_weights
 from linglue.types import Features
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
 from linglue.matching.voting import VotingConfig
+from linglue.network.context import ContextConfig
 
 PACKAGED = Path(__file__).resolve().parent.parent / "weights"
 
@@ -40,6 +41,7 @@ class LinGlueConfig:
     expansion: float = 2.0  # λ, reach of the pairwise neighborhoods in units of R; the paper's 3 for localization
     input_scale: float = 1.0  # of descriptors, where no projection brings unit ones to the size of messages
     sinkhorn: bool = False  # optimal transport with a dustbin instead of distance matching and filter
+    context: ContextConfig | None = None  # layers of softmax attention to few keypoints, instead of all layers above
     voting: VotingConfig | None = None  # a learned consensus comes with it
 
     def __post_init__(self) -> None:
@@ -48,7 +50,11 @@ class LinGlueConfig:
                 f"input_dim is {self.input_dim}, dim {self.dim}, heads {self.heads}: "
                 "expected positive sizes with dim a multiple of heads"
             )
-        if not self.first_layer and not self.linear_blocks and (self.dim != self.input_dim or self.pairwise_layers):
+        linear = self.first_layer or self.linear_blocks > 0
+        if self.context is not None:
+            if linear or self.pairwise_layers or self.geometry or self.sinkhorn:
+                raise LinGlueError("the network has context and layers of linear attention, expected one of them")
+        elif not linear and (self.dim != self.input_dim or self.pairwise_layers):
             raise LinGlueError(
                 f"a network without a first layer and linear blocks has dim {self.dim} and {self.pairwise_layers} "
                 f"pairwise layers, expected dim {self.input_dim} as its input and none: it changes nothing"
@@ -109,7 +115,12 @@ class LinGlueConfig:
         if unknown:
             raise LinGlueError(f"network configuration has unknown entries {sorted(unknown)}: made by a newer LinGlue?")
         voting = values.pop("voting", None)
-        return cls(**values, voting=None if voting is None else VotingConfig(**voting))
+        context = values.pop("context", None)
+        return cls(
+            **values,
+            context=None if context is None else ContextConfig(**context),
+            voting=None if voting is None else VotingConfig(**voting),
+        )
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -120,6 +131,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pair-large": {"dim": 256},
     "linear-sinkhorn": {"dim": 256, "first_layer": False, "pairwise_layers": 0, "sinkhorn": True},
     "geo": {"geometry": True},
+    # Softmax attention to few keypoints; starts from LightGlue's first layers (`linglue.training.lightglue_start`).
+    "context": {
+        "first_layer": False,
+        "linear_blocks": 0,
+        "pairwise_layers": 0,
+        "heads": 1,
+        "context": ContextConfig(),
+    },
     # No layers: descriptors go to the learned consensus as they are.
     "raw": {"first_layer": False, "linear_blocks": 0, "pairwise_layers": 0, "heads": 1},
 }

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from linglue.matching.motion import epipolar_distance
 from linglue.matching.neighborhood import Keypoints
-from linglue.network.linglue import Encoded, LinGlue, matchable
+from linglue.network.entries import matchable
+from linglue.network.linglue import Encoded, LinGlue
 from linglue.training.config import OptimiserConfig
 from linglue.training.losses import (
     contrastive_loss,

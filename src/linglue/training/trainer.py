@@ -24,7 +24,8 @@ from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
 from linglue.matching.match import MatchingConfig, match_descriptors
 from linglue.matching.voting import Voting, VotingConfig
-from linglue.network.linglue import LinGlue, matchable
+from linglue.network.entries import matchable
+from linglue.network.linglue import LinGlue
 from linglue.network.weights import LinGlueConfig, read_info
 from linglue.training.cache.store import FeatureCache
 from linglue.training.calibration import fit_calibration, known_matches
