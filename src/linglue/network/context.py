@@ -259,7 +259,7 @@ class Context(nn.Module):
             points: (N, 2) per image, in halves of its longer side from its centre.
         """
         x = torch.cat(together(self._enter, _split(descriptors)))  # (T, C)
-        return self._read_own(0, x, images, points)
+        return self._read_own(0, x, images, points, self._groups(0, points))
 
     def forward(
         self,
@@ -280,12 +280,13 @@ class Context(nn.Module):
             other: for each image the number of the other one of its pair.
             seen: gets what x is after each attention but the first, for those who learn from it.
         """
+        groups = [self._groups(turn, points) for turn in (0, 1)]
         for number in range(len(self.crosses)):
             if number:
-                x = self._read_own(number, x, images, points)
+                x = self._read_own(number, x, images, points, groups[number % 2])
                 if seen is not None:
                     seen.append(x)
-            x = self._read_other(number, x, images, points, candidates, other)
+            x = self._read_other(number, x, images, candidates, other, groups[(number + 1) % 2])
             if seen is not None:
                 seen.append(x)
         return torch.cat(together(self._leave, _split(x)))
@@ -325,17 +326,24 @@ class Context(nn.Module):
         return linear(x, self.output.weight, self.output.bias)
 
     def _groups(self, turn: int, points: Sequence[Tensor]) -> list[NeighborGroups]:
-        """Of every image; other ones, turn by turn."""
-        return together(lambda places: group(turned(places) if turn % 2 else places, self.config.groups), points)
+        """Of every image, in its turn 0 or 1; layers take turns."""
+        return together(lambda places: group(turned(places) if turn else places, self.config.groups), points)
 
-    def _read_own(self, number: int, x: Tensor, images: Sequence[slice], points: Sequence[Tensor]) -> Tensor:
+    def _read_own(
+        self,
+        number: int,
+        x: Tensor,
+        images: Sequence[slice],
+        points: Sequence[Tensor],
+        groups: Sequence[NeighborGroups],
+    ) -> Tensor:
         """One self attention of x (T, C)."""
         layer, work = cast(_SelfAttention, self.selves[number]), []
         everywhere = torch.cat(list(points))  # (T, 2)
         parts = zip(_split(x), _split(everywhere), strict=True)
         keys = torch.cat(together(lambda part: layer.keys(*part), parts))  # (T, I)
-        for image, places, groups in zip(images, points, self._groups(number, points), strict=True):
-            memory = layer.remember(x[image], keys[image], groups)
+        for image, places, own in zip(images, points, groups, strict=True):
+            memory = layer.remember(x[image], keys[image], own)
             work += [(*block, memory) for block in zip(_split(x[image]), _split(places), strict=True)]
         return torch.cat(together(lambda part: layer(*part), work))
 
@@ -344,19 +352,19 @@ class Context(nn.Module):
         number: int,
         x: Tensor,
         images: Sequence[slice],
-        points: Sequence[Tensor],
         candidates: Sequence[Tensor],
         other: Sequence[int],
+        groups: Sequence[NeighborGroups],
     ) -> Tensor:
         """One cross attention of x (T, C)."""
         layer, work = cast(_CrossAttention, self.crosses[number]), []
         parts = together(layer.offer, _split(x))
         query, value = (torch.cat(part) for part in zip(*parts, strict=True))  # (T, I) each
-        chosen = [groups.landmarks for groups in self._groups(number + 1, points)]  # (G,) each
         for image, listed, k in zip(images, candidates, other, strict=True):
             offer = _some(query[images[k]]), _some(value[images[k]])  # (M, I) each
-            memory = tuple(part[chosen[k]].unflatten(1, (layer.heads, -1)).transpose(0, 1) for part in offer)
-            share = len(offer[0]) / max(1, len(chosen[k]))  # at least 1
+            chosen = groups[k].landmarks  # (G,)
+            memory = tuple(part[chosen].unflatten(1, (layer.heads, -1)).transpose(0, 1) for part in offer)
+            share = len(offer[0]) / max(1, len(chosen))  # at least 1
             blocks = zip(_split(x[image]), _split(query[image]), _split(listed), strict=True)
             work += [(*block, offer, memory, share) for block in blocks]
         return torch.cat(together(lambda part: layer(*part), work))

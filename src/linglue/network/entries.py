@@ -74,7 +74,9 @@ def pad(rows: Sequence[Tensor], entry: Entry) -> Tensor:
 
 def view(image: Entry) -> Keypoints:
     """Where the keypoints of a single image are."""
-    return Keypoints(image["keypoints"], image["image_size"], image.get("scales"), image.get("oris"))
+    return Keypoints(
+        image["keypoints"], image["image_size"].to(image["keypoints"]), image.get("scales"), image.get("oris")
+    )
 
 
 def matchable(
@@ -140,7 +142,6 @@ def _padded(entry: Entry, b: int, index: Tensor) -> Tensor:
     return index if "mask" not in entry else entry["mask"][b].nonzero()[:, 0][index]
 
 
-def centred(image: Entry) -> Tensor:
+def centred(seen: Keypoints) -> Tensor:
     """(N, 2) places of keypoints from the centre of the image, in halves of its longer side."""
-    size = image["image_size"].to(image["keypoints"])
-    return (image["keypoints"] - (size - 1) / 2) / (size.max() / 2)
+    return (seen.points - (seen.size - 1) / 2) / (seen.size.max() / 2)

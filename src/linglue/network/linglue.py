@@ -201,7 +201,7 @@ class LinGlue(nn.Module):
             with exact(x):
                 listed = [self._candidates(pairs[i], pairs[batch + i]) for i in range(batch)]
             chosen = [there for there, _ in listed] + [back for _, back in listed]
-            x = self.context(x, images, [centred(image) for image in pairs], chosen, other)
+            x = self.context(x, images, [centred(view(image)) for image in pairs], chosen, other)
         for number, layer in enumerate(self.linear[1:], 1):  # both images read the other as it was before
             x = layer(x, images, own if number % 2 == 0 else other)
         coarse = self._finish(x)  # (T, C)
@@ -253,7 +253,7 @@ class LinGlue(nn.Module):
             return _joined([image["encoded"] for image in images])
         x, tokens, own = _joined([i["descriptors"] for i in images]), token_slices(images), range(len(images))
         if self.context is not None:
-            return self.context.start(x, tokens, [centred(image) for image in images])
+            return self.context.start(x, tokens, [centred(view(image)) for image in images])
         if self.config.input_scale != 1:
             x = x * self.config.input_scale  # (T, D)
         if self.first is not None:

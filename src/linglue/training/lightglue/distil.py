@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from linglue.core.atomic import atomic_path
 from linglue.core.progress import progress
-from linglue.errors import LinGlueError
+from linglue.errors import LinGlueError, exit_code
 from linglue.network.context import Context, most_similar
-from linglue.network.entries import unpad, view
+from linglue.network.entries import centred, unpad, view
 from linglue.network.weights import LinGlueConfig
 from linglue.training.cache.store import FeatureCache
 from linglue.training.lightglue.layers import LightGlueLayers, Pair
@@ -82,7 +82,7 @@ class Pupil(nn.Module):
         views, descriptors = pair
         count = len(descriptors[0])
         images = [slice(0, count), slice(count, count + len(descriptors[1]))]
-        points = [(v.points - (v.size - 1) / 2) / (v.size.max() / 2) for v in views]
+        points = [centred(v) for v in views]
         with torch.autocast("cpu", enabled=False):
             candidates = most_similar(descriptors[0], descriptors[1], self.context.candidates)
         seen = [self.context.start(torch.cat(list(descriptors)), images, points)]
@@ -164,15 +164,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--weights", type=Path, required=True, metavar="WEIGHTS", help="folder of LightGlue's file")
     parser.add_argument("--steps", type=int, default=DistilConfig.steps, metavar="N")
     options = parser.parse_args(arguments)
-    try:
+
+    def work() -> None:
         if options.steps < 1:
             raise LinGlueError(f"--steps is {options.steps}, expected at least 1")
         found = distil(FeatureCache(options.cache), options.output, options.weights, DistilConfig(steps=options.steps))
         print(found)
-    except LinGlueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    return exit_code(work)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linglue.core.optional import need
 from linglue.errors import LinGlueError
-from linglue.features.weights import load_weights
 from linglue.matching.neighborhood import Keypoints
-from linglue.training.sources.labels import LIGHTGLUE_FILE
+from linglue.training.sources.labels import load_lightglue
 
 HEADS = 4
 WIDTH = 256  # numbers of a keypoint
@@ -52,12 +50,10 @@ class LightGlueLayers:
     """
 
     def __init__(self, folder: str | Path, count: int) -> None:
-        net = need("kornia.feature", "starting from LightGlue").LightGlue(None, input_dim=128)
-        buffers = {"confidence_thresholds": net.confidence_thresholds}  # a constant that the file may lack
-        load_weights(net, Path(folder) / LIGHTGLUE_FILE, "LightGlue for ALIKED as kornia stores it", buffers)
+        net = load_lightglue(folder)
         if not 1 <= count <= len(net.transformers):
             raise LinGlueError(f"{count} layers of LightGlue, expected 1 to {len(net.transformers)}")
-        self.net, self.count = net.eval(), count
+        self.net, self.count = net, count
 
     @property
     def input(self) -> Any:
@@ -77,7 +73,8 @@ class LightGlueLayers:
             views: where the keypoints of both images are.
             descriptors: (N, D), (M, D).
         """
-        encoded, x, after = self._begin(views, descriptors)
+        encoded, x = self._begin(views, descriptors)
+        after: list[Tensor] = []
         for layer in self.net.transformers[: self.count]:
             x = [layer.self_attn(one[None], code)[0] for one, code in zip(x, encoded, strict=True)]
             after.append(torch.cat(x))
@@ -90,7 +87,7 @@ class LightGlueLayers:
         """What goes on in each attention for some pairs: self, cross, self, cross, …"""
         records = [Record() for _ in range(2 * self.count)]
         for views, descriptors in pairs:
-            encoded, x, _ = self._begin(views, descriptors)
+            encoded, x = self._begin(views, descriptors)
             for number, layer in enumerate(self.net.transformers[: self.count]):
                 block, turned = layer.self_attn, []
                 for one, code in zip(x, encoded, strict=True):
@@ -106,12 +103,12 @@ class LightGlueLayers:
                 x = [_note(records[2 * number + 1], block.ffn, block.to_out, *a) for a in zip(x, reads, strict=True)]
         return records
 
-    def _begin(self, views: Sequence[Keypoints], descriptors: Sequence[Tensor]) -> tuple[list[Any], list[Tensor], list]:
-        """Encoded places, keypoints (N, WIDTH), and an empty list."""
+    def _begin(self, views: Sequence[Keypoints], descriptors: Sequence[Tensor]) -> tuple[list[Any], list[Tensor]]:
+        """Encoded places, and keypoints (N, WIDTH), of both images."""
         weight = self.input.weight
         places = [(view.points - view.size / 2) / (view.size.max() / 2) for view in views]  # (N, 2)
         encoded = [self.net.posenc(place[None].to(weight)) for place in places]
-        return encoded, [self.input(x.to(weight)) for x in descriptors], []
+        return encoded, [self.input(x.to(weight)) for x in descriptors]
 
 
 def _turn(x: Tensor, angle: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from linglue.core.atomic import atomic_path
 from linglue.core.optional import need
-from linglue.errors import LinGlueError
+from linglue.errors import LinGlueError, exit_code
 from linglue.features.weights import load_weights
 from linglue.io.images import Image, read_image, shrink
 from linglue.training.images.image_set import image_names
@@ -33,6 +33,14 @@ from linglue.types import Features, FloatArray
 
 ALIKED_FILE = "aliked-n16.pth"
 LIGHTGLUE_FILE = "aliked_lightglue_v0-1_arxiv-pth"
+
+
+def load_lightglue(folder: str | Path) -> Any:
+    """LightGlue for ALIKED, kornia's, with the weights in `folder`."""
+    net = need("kornia.feature", "LightGlue as a teacher").LightGlue(None, input_dim=128)
+    buffers = {"confidence_thresholds": net.confidence_thresholds}  # a constant that the file may lack
+    load_weights(net, Path(folder) / LIGHTGLUE_FILE, "LightGlue for ALIKED as kornia stores it", buffers)
+    return net.eval()
 
 
 class Teacher(Protocol):
@@ -60,10 +68,7 @@ class LightGlueTeacher:
 
         self.keypoints = keypoints
         self._aliked = Aliked(Path(folder) / ALIKED_FILE)
-        net = need("kornia.feature", "the teacher").LightGlue(None, input_dim=128)
-        buffers = {"confidence_thresholds": net.confidence_thresholds}  # a constant that the file may lack
-        load_weights(net, Path(folder) / LIGHTGLUE_FILE, "LightGlue for ALIKED as kornia stores it", buffers)
-        self._lightglue = net.eval()
+        self._lightglue = load_lightglue(folder)
 
     def features(self, image: Image) -> Features:
         """Keypoints of an image, as LightGlue reads them."""
@@ -216,17 +221,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--keypoints", type=int, default=2048, metavar="N", help="of an image")
     options = parser.parse_args(arguments)
-    try:
+
+    def work() -> None:
         scenes = [s for s in scene_folders(options.images) if options.scenes is None or s.name in options.scenes]
         teacher = LightGlueTeacher(options.weights, options.keypoints)
         config = LabelConfig(max_pairs=options.max_pairs, likely=options.likely)
         for scene in scenes:
             kept = label_scene(scene, options.output / scene.name, teacher, config)
             print(f"{options.output / scene.name}: {kept} pairs verified")
-    except LinGlueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    return exit_code(work)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import numpy as np
 
 from linglue.core.atomic import atomic_path, remove_leftovers
 from linglue.core.fingerprint import file_sha256
-from linglue.errors import LinGlueError
+from linglue.errors import LinGlueError, exit_code
 from linglue.geometry.camera import View
 from linglue.geometry.colmap import camera_from_colmap, pixel_from_colmap, quiet_pycolmap
 from linglue.geometry.pose import Pose
@@ -271,20 +271,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     options = parser.parse_args(arguments)
     cv2.setNumThreads(max(1, options.threads))
-    try:
+
+    def work() -> None:
         config = SfmConfig(sequential=options.sequential, seed=options.seed)
         scene = reconstruct(options.images, options.output, config, options.threads)
         if options.export_pose_scene is not None:
             export_pose_scene(options.output, options.export_pose_scene)
-    except LinGlueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    found = len(image_names(options.images, at_least=3))
-    print(
-        f"{options.output}: {len(scene.images)} of {found} images, {len(scene.points)} points, "
-        f"{len(scene.xy)} observations"
-    )
-    return 0
+        found = len(image_names(options.images, at_least=3))
+        print(
+            f"{options.output}: {len(scene.images)} of {found} images, {len(scene.points)} points, "
+            f"{len(scene.xy)} observations"
+        )
+
+    return exit_code(work)
 
 
 if __name__ == "__main__":
