@@ -31,10 +31,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> FeatureCache:
     return FeatureCache(write_cache(tmp_path_factory.mktemp("cache"), "aliked"))
 
 
-def write_cache(folder: Path, kind: str) -> Path:
+def write_cache(folder: Path, kind: str, dim: int = 128) -> Path:
     rng, pairs = np.random.default_rng(0), 8
     points = rng.uniform(10, 90, (pairs, KEYPOINTS, 2))
-    descriptors = rng.normal(size=(pairs, KEYPOINTS, 128))
+    descriptors = rng.normal(size=(pairs, KEYPOINTS, dim))
     order = np.stack([rng.permutation(KEYPOINTS) for _ in range(pairs)])  # what image 1 has where
     row = np.arange(pairs)[:, None]
     noisy = descriptors[row, order] + 0.5 * rng.normal(size=descriptors.shape)
@@ -53,6 +53,6 @@ def write_cache(folder: Path, kind: str) -> Path:
         "fundamental": np.zeros((pairs, 3, 3)),
     }
     write_shard(shard_path(folder, 0), arrays)
-    settings = {"kind": kind, "dim": 128, "keypoints": KEYPOINTS, "sources": ["teacher"]}
+    settings = {"kind": kind, "dim": dim, "keypoints": KEYPOINTS, "sources": ["teacher"]}
     (folder / SETTINGS).write_text(json.dumps(settings))
     return folder

@@ -16,7 +16,7 @@ from linglue.network.weights import LinGlueConfig
 from linglue.training.cache.store import FeatureCache
 from linglue.training.lightglue.distil import read_pair
 from linglue.training.lightglue.layers import LightGlueLayers
-from linglue.training.lightglue.start import narrowed, principal
+from linglue.training.lightglue.start import learned, narrowed, principal, told
 
 WHOLE = ContextConfig(dim=256, inner=256, hidden=512, heads=4, layers=2, groups=64, candidates=1)
 
@@ -83,6 +83,21 @@ def test_narrower_is_nearly_the_same(weights: Path, cache: FeatureCache) -> None
         found = start.network.eval().encode(*entries).descriptors0[0]
     wanted = F.normalize(layers(views, descriptors)[1][:40] @ start.outside, dim=-1)
     assert (found * wanted).sum(1).mean() > 0.8
+
+
+def test_a_network_that_has_learned_sees_what_it_saw(weights: Path, cache: FeatureCache) -> None:
+    layers = LightGlueLayers(weights, 2)
+    pairs = [read_pair(cache, number, 40)[0] for number in range(6)]
+    start = narrowed(layers, pairs, replace(config(replace(WHOLE, dim=40)), dim=16))
+    again = learned(layers, pairs, start.network)
+    assert again.network is start.network
+    context: Any = start.network.context
+    seen, _ = told(context, pairs[0])
+    stream = layers(*pairs[0])[0][-1]
+    fitted, narrow = ((stream @ inside - seen[-1]).norm() for inside in (again.inside, start.inside))
+    assert fitted < narrow < seen[-1].norm()
+    with pytest.raises(LinGlueError, match="expected context of 3 layers"):
+        learned(LightGlueLayers(weights, 3), pairs, start.network)
 
 
 def test_principal_directions_keep_most() -> None:

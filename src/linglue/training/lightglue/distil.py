@@ -1,18 +1,21 @@
 """Teaches a context network what LightGlue's first layers do with the same keypoints.
 
-    python -m linglue.training.lightglue.distil CACHE -o DIR --weights WEIGHTS [--steps N]
+    python -m linglue.training.lightglue.distil CACHE -o DIR --weights WEIGHTS
+        [--images PHOTOS] [--validation SETS] [--start FILE]
 
-CACHE is a folder of pairs of ALIKED's features (`linglue train` makes one below its output), WEIGHTS that of
-LightGlue's file. The network starts narrowed (`linglue.training.lightglue.start`). Then, pair by pair, its keypoints
-are to be after each attention what LightGlue's are, seen in the directions that it has, and its new descriptors are to
-find their partners (InfoNCE). Killed? The same command resumes. DIR gets checkpoint.pt and aliked.safetensors.
+CACHE is a folder of pairs of features (`linglue train` makes one below its output, and SETS beside it), WEIGHTS that of
+LightGlue's and ALIKED's files. Features of another front-end than ALIKED are translated for LightGlue, by a map that is
+fitted on PHOTOS (`linglue.training.lightglue.translate`). The network starts narrowed (`…start`), or from FILE. Then,
+pair by pair, its keypoints are to be after each attention what LightGlue's are, seen in the directions that it has, and
+its new descriptors are to find their partners (InfoNCE). Killed? The same command resumes. DIR gets checkpoint.pt, the
+network as a safetensors file named after the front-end, and with SETS curves of recall and precision (log.csv, .png).
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,17 +28,29 @@ from torch import Tensor, nn
 from linglue.core.atomic import atomic_path
 from linglue.core.progress import progress
 from linglue.errors import LinGlueError, exit_code
-from linglue.network.context import Context, most_similar
-from linglue.network.entries import centred, unpad, view
+from linglue.features import make_extractor
+from linglue.features.aliked import Aliked
+from linglue.matching.baselines import mutual_matches
+from linglue.matching.nearest import nearest_both_ways
+from linglue.network.context import Context
+from linglue.network.entries import unpad, view
+from linglue.network.linglue import LinGlue
 from linglue.network.weights import LinGlueConfig
 from linglue.training.cache.store import FeatureCache
+from linglue.training.images.image_set import image_names
 from linglue.training.lightglue.layers import LightGlueLayers, Pair
-from linglue.training.lightglue.start import Start, narrowed
+from linglue.training.lightglue.start import Start, learned, narrowed, told
+from linglue.training.lightglue.translate import fit_translation
+from linglue.training.log import log_row
 from linglue.training.losses import contrastive_loss
+from linglue.training.sources.ground_truth import IGNORE
+from linglue.training.sources.labels import ALIKED_FILE, scene_folders
 
 TEMPERATURE = 0.07  # of InfoNCE, at the start
 WARMUP = 100  # steps
 CHECKPOINT = "checkpoint.pt"
+TRANSLATION = "translation.npy"
+PHOTOS = 64  # that are enough for it
 
 
 @dataclass(frozen=True)
@@ -49,6 +64,8 @@ class DistilConfig:
     keypoints: tuple[int, int] = (640, 1400)  # of each image, from, to
     start_pairs: int = 14  # to narrow the network by
     save_every: int = 50  # steps
+    validate_every: int = 250  # steps
+    validation_pairs: int = 40  # of each set
     seed: int = 0
 
 
@@ -70,24 +87,12 @@ class Pupil(nn.Module):
         views, descriptors = pair
         with torch.autocast("cpu", torch.bfloat16):
             wanted, wanted_output = self.teacher(views, descriptors)
-            seen, output = self._encode(pair)
+            seen, output = told(self.context, pair)
         lost = [_difference(x, want.float() @ self.inside) for x, want in zip(seen, wanted, strict=True)]
-        told = _difference(output, wanted_output.float() @ self.outside)
+        last = _difference(output, wanted_output.float() @ self.outside)
         x0, x1 = F.normalize(output.float(), dim=-1).split([len(x) for x in descriptors])
         found = contrastive_loss(x0, x1, truths[0], truths[1], self.log_temperature.exp())
-        return torch.stack(lost).mean() + told + self.labels * found
-
-    def _encode(self, pair: Pair) -> tuple[list[Tensor], Tensor]:
-        """Keypoints after each attention (T, C), and new descriptors (T, C')."""
-        views, descriptors = pair
-        count = len(descriptors[0])
-        images = [slice(0, count), slice(count, count + len(descriptors[1]))]
-        points = [centred(v) for v in views]
-        with torch.autocast("cpu", enabled=False):
-            candidates = most_similar(descriptors[0], descriptors[1], self.context.candidates)
-        seen = [self.context.start(torch.cat(list(descriptors)), images, points)]
-        output = self.context(seen[0], images, points, candidates, [1, 0], seen)
-        return seen, output
+        return torch.stack(lost).mean() + last + self.labels * found
 
 
 def _difference(x: Tensor, wanted: Tensor) -> Tensor:
@@ -102,26 +107,62 @@ def read_pair(cache: FeatureCache, number: int, keypoints: int) -> tuple[Pair, t
     return ([view(image) for image in images], [image["descriptors"] for image in images]), (truth0, truth1)
 
 
-def distil(cache: FeatureCache, folder: Path, weights: Path, config: DistilConfig | None = None) -> Path:
+@torch.no_grad()
+def found_by(network: LinGlue, cache: FeatureCache, pairs: int) -> tuple[float, float]:
+    """Recall and precision of the mutual nearest neighbours of new descriptors, means over the first pairs of a cache.
+
+    Args:
+        network: whose descriptors.
+        cache: pairs with their truth.
+        pairs: at most.
+    """
+    found = []
+    for number in range(min(pairs, len(cache))):
+        batch = cache.batch([number])
+        encoded = network.encode(batch["image0"], batch["image1"])
+        rows = [x[0][batch[f"image{k}"]["mask"][0]] for k, x in enumerate((encoded.descriptors0, encoded.descriptors1))]
+        truth = batch["matches0"][0][batch["image0"]["mask"][0]]  # (N,)
+        matches = mutual_matches(*nearest_both_ways(*rows))[0]  # (K, 2)
+        right = (truth[matches[:, 0]] == matches[:, 1]).sum()
+        judged = (truth[matches[:, 0]] != IGNORE).sum()
+        if (truth >= 0).any():
+            found.append((float(right / (truth >= 0).sum()), float(right / judged.clamp(min=1))))
+    means = np.mean(found, axis=0) if found else np.zeros(2)
+    return float(means[0]), float(means[1])
+
+
+def distil(
+    cache: FeatureCache,
+    folder: Path,
+    weights: Path,
+    config: DistilConfig | None = None,
+    images: Path | None = None,
+    sets: Mapping[str, FeatureCache] | None = None,
+    begin: Path | None = None,
+) -> Path:
     """Teach a network, or go on; returns the file of its weights.
 
     Args:
-        cache: pairs of ALIKED's features.
+        cache: pairs of features.
         folder: where checkpoint and weights are kept.
-        weights: folder of LightGlue's file.
+        weights: folder of LightGlue's and ALIKED's files.
         config: how.
+        images: folder of photographs, to translate features of another front-end than ALIKED by.
+        sets: pairs to validate with, by name.
+        begin: weights of a network that has learned before, to go on from.
     """
-    config = config or DistilConfig()
-    if cache.kind != "aliked":
-        raise LinGlueError(f"{cache.folder}: holds features of {cache.kind}, expected those of aliked")
+    config, sets = config or DistilConfig(), sets or {}
     shape = LinGlueConfig.preset("context", cache.dim)
-    teacher = LightGlueLayers(weights, shape.context.layers if shape.context else 1)
+    translation = None if cache.kind == "aliked" else _translation(cache, folder, weights, images)
+    teacher = LightGlueLayers(weights, shape.context.layers if shape.context else 1, translation)
     related = [n for n in range(len(cache)) if cache.sources[cache[n]["source"]] != "unrelated"]
     some = np.random.default_rng(config.seed).permutation(related)[: config.start_pairs]
-    start = narrowed(teacher, [read_pair(cache, int(n), 1024)[0] for n in some], shape)
+    pairs = [read_pair(cache, int(n), 1024)[0] for n in some]
+    start = learned(teacher, pairs, LinGlue.load(begin)) if begin else narrowed(teacher, pairs, shape)
     pupil = Pupil(start, teacher, config.labels).train()
     optimiser = torch.optim.Adam(pupil.parameters(), lr=config.rate)
     done = _resume(folder / CHECKPOINT, pupil, optimiser)
+    losses: list[float] = []
     for step in progress(range(done, config.steps), desc="distil", unit="step"):
         rng = np.random.default_rng((config.seed, step))
         for group in optimiser.param_groups:
@@ -129,7 +170,9 @@ def distil(cache: FeatureCache, folder: Path, weights: Path, config: DistilConfi
         optimiser.zero_grad()
         for number in rng.choice(related, size=config.batch):
             pair, truths = read_pair(cache, int(number), int(rng.integers(*config.keypoints)))
-            (pupil(pair, truths) / config.batch).backward()
+            loss = pupil(pair, truths) / config.batch
+            loss.backward()
+            losses.append(config.batch * float(loss.detach()))
         nn.utils.clip_grad_norm_(pupil.parameters(), 1.0)
         optimiser.step()
         if (step + 1) % config.save_every == 0 or step + 1 == config.steps:
@@ -137,10 +180,39 @@ def distil(cache: FeatureCache, folder: Path, weights: Path, config: DistilConfi
             folder.mkdir(parents=True, exist_ok=True)
             with atomic_path(folder / CHECKPOINT) as partial:
                 torch.save(state, partial)
-    target = folder / "aliked.safetensors"
-    told = f"LightGlue's first layers, narrowed, and taught by them for {config.steps} steps of {config.batch} pairs"
-    start.network.save(target, "aliked", "context", "Apache-2.0", told)
+        if sets and ((step + 1) % config.validate_every == 0 or step + 1 == config.steps):
+            row = {"step": step + 1.0, "loss": float(np.mean(losses))}
+            for name, held_out in sets.items():
+                recall, precision = found_by(start.network.eval(), held_out, config.validation_pairs)
+                row |= {f"{name}/recall": recall, f"{name}/precision": precision}
+            start.network.train()
+            log_row(folder, row)
+            losses = []
+    target = folder / f"{cache.kind}.safetensors"
+    story = f"LightGlue's first layers, narrowed, and taught by them for {config.steps} steps of {config.batch} pairs"
+    start.network.save(target, cache.kind, "context", "Apache-2.0", story)
     return target
+
+
+def _translation(cache: FeatureCache, folder: Path, weights: Path, images: Path | None) -> Tensor:
+    """(D, 128) for the cache's descriptors, kept in the folder."""
+    path = folder / TRANSLATION
+    if path.is_file():
+        try:
+            return torch.from_numpy(np.load(path)).view(cache.dim, -1)
+        except Exception as error:  # damaged files raise nearly anything
+            raise LinGlueError(f"{path}: not a translation of {cache.kind}; remove it to fit it again") from error
+    if images is None:
+        raise LinGlueError(
+            f"{cache.folder}: features of {cache.kind}, expected photographs to translate them (--images)"
+        )
+    names = image_names(images, 1)
+    chosen = [images / names[k] for k in np.linspace(0, len(names) - 1, min(PHOTOS, len(names))).astype(int)]
+    found = fit_translation(make_extractor(cache.kind), Aliked(weights / ALIKED_FILE), chosen)
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as partial, partial.open("wb") as file:
+        np.save(file, found.numpy())
+    return found
 
 
 def _resume(path: Path, pupil: Pupil, optimiser: torch.optim.Optimizer) -> int:
@@ -159,17 +231,27 @@ def _resume(path: Path, pupil: Pupil, optimiser: torch.optim.Optimizer) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m linglue.training.lightglue.distil", description="Teach a network.")
-    parser.add_argument("cache", type=Path, metavar="CACHE", help="pairs of ALIKED's features")
+    parser.add_argument("cache", type=Path, metavar="CACHE", help="pairs of features")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--weights", type=Path, required=True, metavar="WEIGHTS", help="folder of LightGlue's file")
+    parser.add_argument(
+        "--weights", type=Path, required=True, metavar="WEIGHTS", help="folder of LightGlue's and ALIKED's files"
+    )
+    parser.add_argument(
+        "--images", type=Path, metavar="PHOTOS", help="folder to translate other features than ALIKED's by"
+    )
+    parser.add_argument("--validation", type=Path, metavar="SETS", help="folder of folders of pairs")
+    parser.add_argument("--start", type=Path, metavar="FILE", help="weights to go on from, of preset context")
     parser.add_argument("--steps", type=int, default=DistilConfig.steps, metavar="N")
     options = parser.parse_args(arguments)
 
     def work() -> None:
         if options.steps < 1:
             raise LinGlueError(f"--steps is {options.steps}, expected at least 1")
-        found = distil(FeatureCache(options.cache), options.output, options.weights, DistilConfig(steps=options.steps))
-        print(found)
+        cache = FeatureCache(options.cache)
+        folders = scene_folders(options.validation) if options.validation else []
+        sets = {folder.name: FeatureCache(folder) for folder in folders}
+        config = DistilConfig(steps=options.steps)
+        print(distil(cache, options.output, options.weights, config, options.images, sets, options.start))
 
     return exit_code(work)
 

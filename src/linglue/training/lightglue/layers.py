@@ -1,4 +1,4 @@
-"""LightGlue's first layers, for the features it was trained on: what they say of two images, and what goes on inside.
+"""LightGlue's first layers for ALIKED's descriptors, or others translated: what they say of two images, and how.
 
 ALIKED's LightGlue is Apache-2.0, code and weights, so learning from it is clean. It is used through kornia; none of its
 code is here.
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from linglue.errors import LinGlueError
 from linglue.matching.neighborhood import Keypoints
+from linglue.training.lightglue.translate import translate
 from linglue.training.sources.labels import load_lightglue
 
 HEADS = 4
@@ -43,22 +44,29 @@ class LightGlueLayers:
     Args:
         folder: with the weights, as kornia stores them.
         count: of layers, 1 to 9.
+        translation: (D, 128) of `fit_translation`, for descriptors of another front-end than ALIKED.
 
     Example:
         >>> LightGlueLayers("checkpoints", 3)(views, descriptors)[1].shape  # doctest: +SKIP
         torch.Size([4096, 256])
     """
 
-    def __init__(self, folder: str | Path, count: int) -> None:
+    def __init__(self, folder: str | Path, count: int, translation: Tensor | None = None) -> None:
         net = load_lightglue(folder)
         if not 1 <= count <= len(net.transformers):
             raise LinGlueError(f"{count} layers of LightGlue, expected 1 to {len(net.transformers)}")
-        self.net, self.count = net, count
+        self.net, self.count, self.translation = net, count, translation
 
     @property
-    def input(self) -> Any:
-        """Its first product, D → WIDTH."""
-        return self.net.input_proj
+    def input_dim(self) -> int:
+        """Length D of the descriptors it takes."""
+        return int(self.net.input_proj.in_features if self.translation is None else len(self.translation))
+
+    def enter(self, descriptors: Tensor) -> Tensor:
+        """Keypoints (N, WIDTH) in front of all layers, of descriptors (N, D)."""
+        first = self.net.input_proj
+        entered: Tensor = first(translate(descriptors.to(first.weight), self.translation))
+        return entered
 
     @property
     def output(self) -> Any:
@@ -105,10 +113,10 @@ class LightGlueLayers:
 
     def _begin(self, views: Sequence[Keypoints], descriptors: Sequence[Tensor]) -> tuple[list[Any], list[Tensor]]:
         """Encoded places, and keypoints (N, WIDTH), of both images."""
-        weight = self.input.weight
+        weight = self.net.input_proj.weight
         places = [(view.points - view.size / 2) / (view.size.max() / 2) for view in views]  # (N, 2)
         encoded = [self.net.posenc(place[None].to(weight)) for place in places]
-        return encoded, [self.input(x.to(weight)) for x in descriptors]
+        return encoded, [self.enter(x) for x in descriptors]
 
 
 def _turn(x: Tensor, angle: Tensor) -> Tensor:

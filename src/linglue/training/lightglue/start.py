@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from linglue.errors import LinGlueError
+from linglue.network.context import Context, ContextConfig, most_similar
+from linglue.network.entries import centred
 from linglue.network.linglue import LinGlue
 from linglue.network.weights import LinGlueConfig
 from linglue.training.lightglue.layers import HEAD, HEADS, WIDTH, LightGlueLayers, Pair, Record
@@ -47,17 +49,16 @@ def narrowed(layers: LightGlueLayers, pairs: Sequence[Pair], config: LinGlueConf
         pairs: real ones, a dozen.
         config: the network's; of LightGlue's heads.
     """
-    shape = config.context
-    if shape is None or shape.layers != layers.count or shape.heads != HEADS or config.input_dim != 128:
-        raise LinGlueError(f"the network is {config}, expected context of {layers.count} layers for ALIKED")
+    shape = _check(layers, config)
     layers.net.double()  # fits need all their digits
     network, records = LinGlue(config).double(), layers.record(pairs)
     context: Any = network.context
     streams = [torch.cat(record.after) for record in records]  # (T, WIDTH) each
-    entered = torch.cat([layers.input(x.double()) for _, both in pairs for x in both])
+    descriptors = torch.cat([x for _, both in pairs for x in both]).double()  # (T, D)
+    entered = layers.enter(descriptors)  # (T, WIDTH)
     every = torch.cat([stream / stream.norm(dim=1).mean() for stream in (entered, *streams)])
     inside = principal(every, shape.dim)  # (WIDTH, C)
-    _copy(context.input, inside.T @ layers.input.weight, inside.T @ layers.input.bias)
+    _copy(context.input, *_fit(descriptors, entered @ inside))
     for number in range(shape.layers):
         block, record = layers.net.transformers[number].self_attn, records[2 * number]
         _narrow_self(context.selves[number], block, record, inside, layers.net.posenc.Wr.weight)
@@ -69,6 +70,52 @@ def narrowed(layers: LightGlueLayers, pairs: Sequence[Pair], config: LinGlueConf
     _copy(context.output, outside.T @ layers.output.weight @ inside, outside.T @ layers.output.bias)
     layers.net.float()
     return Start(network.float(), inside.float(), outside.float())
+
+
+def told(context: Context, pair: Pair) -> tuple[list[Tensor], Tensor]:
+    """What a pair's keypoints are after each attention, (T, C) each, and their new descriptors (T, C').
+
+    Args:
+        context: of the network.
+        pair: both images.
+    """
+    views, descriptors = pair
+    count = len(descriptors[0])
+    images = [slice(0, count), slice(count, count + len(descriptors[1]))]
+    points = [centred(v) for v in views]
+    with torch.autocast("cpu", enabled=False):
+        candidates = most_similar(descriptors[0], descriptors[1], context.candidates)
+    seen = [context.start(torch.cat(list(descriptors)), images, points)]
+    output = context(seen[0], images, points, candidates, [1, 0], seen)
+    return seen, output
+
+
+@torch.no_grad()
+def learned(layers: LightGlueLayers, pairs: Sequence[Pair], network: LinGlue) -> Start:
+    """A network that has learned before, to go on from; how it sees what LightGlue sees is fitted.
+
+    Args:
+        layers: as many as the network has.
+        pairs: real ones, a dozen.
+        network: of preset context, for the same features.
+    """
+    _check(layers, network.config)
+    theirs = [layers(*pair) for pair in pairs]
+    ours = [told(cast(Context, network.context), pair) for pair in pairs]
+    streams, wanted = (torch.cat([x for seen, _ in each for x in seen]).double() for each in (theirs, ours))
+    outputs, found = (torch.cat([output for _, output in each]).double() for each in (theirs, ours))
+    inside, outside = (torch.linalg.lstsq(x, y).solution for x, y in ((streams, wanted), (outputs, found)))
+    return Start(network, inside.float(), outside.float())
+
+
+def _check(layers: LightGlueLayers, config: LinGlueConfig) -> ContextConfig:
+    """The shape of a network that can learn from these layers."""
+    shape = config.context
+    if shape is None or shape.layers != layers.count or shape.heads != HEADS or config.input_dim != layers.input_dim:
+        raise LinGlueError(
+            f"the network is {config}, expected context of {layers.count} layers, input_dim {layers.input_dim}"
+        )
+    return shape
 
 
 def _copy(layer: Any, weight: Tensor, bias: Tensor) -> None:
@@ -126,7 +173,12 @@ def _narrow_update(own: Any, ffn: Any, merge: Any, record: Record, inside: Tenso
     own.message.weight.copy_(torch.cat([m @ b for m, b in zip(merged.split(HEAD, 1), bases, strict=True)], dim=1))
     _copy(own.norm, ffn[1].weight[kept], ffn[1].bias[kept])
     some = hidden[:: max(1, len(hidden) // ROWS)]
-    inputs = torch.nn.functional.pad(some[:, kept], (0, 1), value=1.0)  # (R, H + 1)
-    ridge = RIDGE * len(inputs) * inputs.square().mean() * torch.eye(inputs.shape[1], dtype=inputs.dtype)
-    fitted = torch.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ ffn[3](some))  # (H + 1, WIDTH)
-    _copy(own.last, inside.T @ fitted[:-1].T, inside.T @ fitted[-1])
+    _copy(own.last, *_fit(some[:, kept], ffn[3](some) @ inside))
+
+
+def _fit(inputs: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight (Y, X) and bias (Y,) of the product that takes inputs (R, X) to what is wanted (R, Y), nearly."""
+    rows = torch.nn.functional.pad(inputs, (0, 1), value=1.0)  # (R, X + 1)
+    ridge = RIDGE * len(rows) * rows.square().mean() * torch.eye(rows.shape[1], dtype=rows.dtype)
+    fitted = torch.linalg.solve(rows.T @ rows + ridge, rows.T @ wanted)  # (X + 1, Y)
+    return fitted[:-1].T, fitted[-1]
