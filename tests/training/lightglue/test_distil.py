@@ -18,6 +18,7 @@ from linglue.training.lightglue.distil import (
     TRANSLATION,
     DistilConfig,
     Pupil,
+    choice_loss,
     distil,
     found_by,
     main,
@@ -34,7 +35,7 @@ FEW = DistilConfig(steps=4, batch=1, keypoints=(30, 40), start_pairs=3, save_eve
 def test_the_pupil_gets_nearer_to_its_teacher(weights: Path, cache: FeatureCache) -> None:
     teacher = LightGlueLayers(weights, 3)
     pair, truths = read_pair(cache, 0, 40)
-    pupil = Pupil(narrowed(teacher, [pair], LinGlueConfig.preset("context", 128)), teacher, 0.5).train()
+    pupil = Pupil(narrowed(teacher, [pair], LinGlueConfig.preset("context", 128)), teacher, 0.5, 0.5).train()
     optimiser = torch.optim.Adam(pupil.parameters(), lr=3e-4)
     losses = []
     for _ in range(6):
@@ -81,6 +82,21 @@ def test_other_features_are_translated_and_the_curve_is_kept(weights: Path, tmp_
     assert [row["step"] for row in rows] == [2, 4]
     assert rows[-1]["same/recall"] == pytest.approx(found_by(network.eval(), cache, 3)[0], abs=0.05)
     assert (folder / "log.png").is_file()
+
+
+def test_choices_are_compared_keypoint_by_keypoint() -> None:
+    generator = torch.Generator().manual_seed(0)
+    similarity, wanted = torch.randn(2, 4, 5, generator=generator)
+    total = 0.0
+    for here, want in ((similarity, wanted), (similarity.T, wanted.T)):
+        sums = weights = 0.0
+        for row, target in zip(here.tolist(), want.tolist(), strict=True):
+            p, q = (np.exp(x) / np.exp(x).sum() for x in (np.array(target), np.array(row)))
+            sums -= p.max() * (p * np.log(q)).sum()
+            weights += p.max()
+        total += sums / weights / 2
+    assert float(choice_loss(similarity, wanted)) == pytest.approx(total, rel=1e-5)
+    assert choice_loss(wanted, wanted) < choice_loss(similarity, wanted)
 
 
 def test_weights_that_have_learned_are_gone_on_from(weights: Path, cache: FeatureCache, tmp_path: Path) -> None:

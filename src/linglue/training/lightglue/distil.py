@@ -38,7 +38,7 @@ from linglue.network.linglue import LinGlue
 from linglue.network.weights import LinGlueConfig
 from linglue.training.cache.store import FeatureCache
 from linglue.training.images.image_set import image_names
-from linglue.training.lightglue.layers import LightGlueLayers, Pair
+from linglue.training.lightglue.layers import WIDTH, LightGlueLayers, Pair
 from linglue.training.lightglue.start import Start, learned, narrowed, told
 from linglue.training.lightglue.translate import fit_translation
 from linglue.training.log import log_row
@@ -46,7 +46,7 @@ from linglue.training.losses import contrastive_loss
 from linglue.training.sources.ground_truth import IGNORE
 from linglue.training.sources.labels import ALIKED_FILE, scene_folders
 
-TEMPERATURE = 0.07  # of InfoNCE, at the start
+TEMPERATURE = 0.03  # of InfoNCE, at the start
 WARMUP = 100  # steps
 CHECKPOINT = "checkpoint.pt"
 TRANSLATION = "translation.npy"
@@ -60,7 +60,8 @@ class DistilConfig:
     steps: int = 3000
     batch: int = 2  # pairs
     rate: float = 7e-4  # falls to nothing over the second half
-    labels: float = 0.5  # weight of InfoNCE against what LightGlue does
+    labels: float = 0.5  # weight of InfoNCE against what LightGlue's keypoints are
+    choices: float = 0.5  # weight of whom it chooses as partners
     keypoints: tuple[int, int] = (640, 1400)  # of each image, from, to
     start_pairs: int = 14  # to narrow the network by
     save_every: int = 50  # steps
@@ -72,7 +73,7 @@ class DistilConfig:
 class Pupil(nn.Module):
     """The network, and how far it is from its teacher."""
 
-    def __init__(self, start: Start, teacher: LightGlueLayers, labels: float) -> None:
+    def __init__(self, start: Start, teacher: LightGlueLayers, labels: float, choices: float) -> None:
         super().__init__()
         self.context: Context = start.network.context  # type: ignore[assignment]
         self.log_temperature = nn.Parameter(torch.tensor(TEMPERATURE).log())
@@ -80,10 +81,10 @@ class Pupil(nn.Module):
         self.outside: Tensor
         self.register_buffer("inside", start.inside)
         self.register_buffer("outside", start.outside)
-        self.teacher, self.labels = teacher, labels
+        self.teacher, self.labels, self.choices = teacher, labels, choices
 
     def forward(self, pair: Pair, truths: Sequence[Tensor]) -> Tensor:
-        """() of a pair with its true matches (N,), (M,): differences relative to the teacher, and InfoNCE."""
+        """() of a pair with its true matches (N,), (M,): differences relative to the teacher, choices, and InfoNCE."""
         views, descriptors = pair
         with torch.autocast("cpu", torch.bfloat16):
             wanted, wanted_output = self.teacher(views, descriptors)
@@ -92,7 +93,23 @@ class Pupil(nn.Module):
         last = _difference(output, wanted_output.float() @ self.outside)
         x0, x1 = F.normalize(output.float(), dim=-1).split([len(x) for x in descriptors])
         found = contrastive_loss(x0, x1, truths[0], truths[1], self.log_temperature.exp())
-        return torch.stack(lost).mean() + last + self.labels * found
+        y0, y1 = wanted_output.float().split([len(x) for x in descriptors])
+        chosen = choice_loss(x0 @ x1.T / self.log_temperature.exp(), y0 @ y1.T / WIDTH**0.5)
+        return torch.stack(lost).mean() + last + self.labels * found + self.choices * chosen
+
+
+def choice_loss(similarity: Tensor, wanted: Tensor) -> Tensor:
+    """() how far the choices of partners by one similarity (N, M) are from those by the wanted one (N, M).
+
+    Cross entropy of the choices of every keypoint of either image, weighted by how sure the wanted ones are.
+    """
+    lost = []
+    for axis in (0, 1):
+        want = wanted.softmax(axis)  # (N, M)
+        sure = want.amax(axis)  # (M,) or (N,)
+        entropy = -(want * similarity.log_softmax(axis)).sum(axis)
+        lost.append((sure * entropy).sum() / sure.sum())
+    return (lost[0] + lost[1]) / 2
 
 
 def _difference(x: Tensor, wanted: Tensor) -> Tensor:
@@ -159,7 +176,7 @@ def distil(
     some = np.random.default_rng(config.seed).permutation(related)[: config.start_pairs]
     pairs = [read_pair(cache, int(n), 1024)[0] for n in some]
     start = learned(teacher, pairs, LinGlue.load(begin)) if begin else narrowed(teacher, pairs, shape)
-    pupil = Pupil(start, teacher, config.labels).train()
+    pupil = Pupil(start, teacher, config.labels, config.choices).train()
     optimiser = torch.optim.Adam(pupil.parameters(), lr=config.rate)
     done = _resume(folder / CHECKPOINT, pupil, optimiser)
     losses: list[float] = []

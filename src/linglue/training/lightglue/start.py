@@ -104,7 +104,7 @@ def learned(layers: LightGlueLayers, pairs: Sequence[Pair], network: LinGlue) ->
     ours = [told(cast(Context, network.context), pair) for pair in pairs]
     streams, wanted = (torch.cat([x for seen, _ in each for x in seen]).double() for each in (theirs, ours))
     outputs, found = (torch.cat([output for _, output in each]).double() for each in (theirs, ours))
-    inside, outside = (torch.linalg.lstsq(x, y).solution for x, y in ((streams, wanted), (outputs, found)))
+    inside, outside = (_solve(x, y) for x, y in ((streams, wanted), (outputs, found)))
     return Start(network, inside.float(), outside.float())
 
 
@@ -179,6 +179,11 @@ def _narrow_update(own: Any, ffn: Any, merge: Any, record: Record, inside: Tenso
 def _fit(inputs: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     """Weight (Y, X) and bias (Y,) of the product that takes inputs (R, X) to what is wanted (R, Y), nearly."""
     rows = torch.nn.functional.pad(inputs, (0, 1), value=1.0)  # (R, X + 1)
-    ridge = RIDGE * len(rows) * rows.square().mean() * torch.eye(rows.shape[1], dtype=rows.dtype)
-    fitted = torch.linalg.solve(rows.T @ rows + ridge, rows.T @ wanted)  # (X + 1, Y)
+    fitted = _solve(rows, wanted)  # (X + 1, Y)
     return fitted[:-1].T, fitted[-1]
+
+
+def _solve(rows: Tensor, wanted: Tensor) -> Tensor:
+    """(X, Y) takes rows (R, X) to what is wanted (R, Y), nearly, and no direction that rows hardly have is blown up."""
+    ridge = RIDGE * len(rows) * rows.square().mean() * torch.eye(rows.shape[1], dtype=rows.dtype)
+    return torch.linalg.solve(rows.T @ rows + ridge, rows.T @ wanted)
