@@ -14,8 +14,10 @@ from torch import Tensor
 
 from linglue.errors import LinGlueError
 from linglue.matching.together import team
-from linglue.network.context import Context, ContextConfig, NeighborGroups, group, leaves, most_similar, rotate
+from linglue.network import context
+from linglue.network.context import Context, ContextConfig, most_similar, rotate
 from linglue.network.entries import collate
+from linglue.network.groups import NeighborGroups
 from linglue.network.linglue import LinGlue
 from linglue.network.weights import LinGlueConfig
 
@@ -42,55 +44,26 @@ def entry(count: int, seed: int, dim: int = 12) -> dict[str, Tensor]:
     }
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 64, 65, 300])
-def test_leaves_hold_every_keypoint_once_and_no_more_than_they_may(count: int) -> None:
-    points = torch.rand(count, 2, generator=torch.Generator().manual_seed(count))
-    found = leaves(points, 10)
-    assert found.shape[1] <= 10
-    assert sorted(found[found >= 0].tolist()) == list(range(count))
-
-
-def test_leaves_are_neighbours() -> None:
-    points = torch.rand(512, 2, generator=torch.Generator().manual_seed(0))
-    found = leaves(points, 8)  # 64 of 8
-    extent = points[found].amax(1) - points[found].amin(1)  # (64, 2)
-    assert extent.mean() < 0.2  # a square with a 64th of the area has sides of 1/8
-
-
-@pytest.mark.parametrize("count", [0, 1, 8, 9, 100, 2000])
-def test_groups_hold_every_keypoint_once_and_are_single_ones_where_there_are_few(count: int) -> None:
-    points = torch.rand(count, 2, generator=torch.Generator().manual_seed(count))
-    found = group(points, 8)
-    assert sorted(found.order.tolist()) == list(range(count))
-    assert len(found.starts) == len(found.landmarks) == min(count, 8) or count == 9  # nine in groups of two
-    members = found.order.tensor_split(found.starts[1:]) if count else []
-    assert all(landmark in own for landmark, own in zip(found.landmarks, members, strict=True))
-    if count <= 8:
-        assert found.landmarks.tolist() == list(range(count))
-
-
-def test_means_of_groups_and_landmarks_do_not_depend_on_the_order_of_keypoints() -> None:
-    points = torch.rand(200, 2, generator=torch.Generator().manual_seed(3))
-    order = torch.randperm(200, generator=torch.Generator().manual_seed(4))
-    found, again = group(points, 16), group(points[order], 16)
-    assert order[again.landmarks].tolist() == found.landmarks.tolist()
-    assert torch.allclose(found.mean(points), again.mean(points[order]))
-    assert torch.allclose(found.mean(points)[0], points[found.order[: found.starts[1]]].mean(0))
-
-
 def test_turned_queries_and_keys_know_only_where_one_lies_from_the_other() -> None:
     x, y = torch.randn(2, 1, 16, generator=torch.Generator().manual_seed(0)).unbind(0)
     frequency = torch.randn(8, 2, generator=torch.Generator().manual_seed(1))
 
     def product(here: list[float], there: list[float]) -> float:
         angles = [torch.tensor([place]) @ frequency.T for place in (here, there)]
-        turned = [rotate(z, angle.cos(), angle.sin()) for z, angle in zip((x, y), angles, strict=True)]
+        turned = [
+            rotate(z, torch.polar(torch.ones_like(angle), angle)) for z, angle in zip((x, y), angles, strict=True)
+        ]
         return float((turned[0] * turned[1]).sum())
 
     assert product([0.1, 0.2], [0.4, -0.3]) == pytest.approx(product([0.6, 1.2], [0.9, 0.7]), abs=1e-5)
 
 
-def test_cross_attention_is_softmax_over_candidates_and_landmarks_by_what_they_stand_for() -> None:
+@pytest.mark.parametrize("fused", [True, False])
+def test_cross_attention_is_softmax_over_candidates_and_landmarks_by_what_they_stand_for(
+    fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fused:
+        monkeypatch.setattr(context, "FUSED", None)
     layer = layers_of(network()).crosses[0]
     draw = torch.Generator().manual_seed(5)
     x, theirs = torch.randn(4, 24, generator=draw), torch.randn(9, 24, generator=draw)
@@ -109,6 +82,14 @@ def test_cross_attention_is_softmax_over_candidates_and_landmarks_by_what_they_s
             assert torch.allclose(found[i], layer.update(x[i], torch.cat(message)), atol=1e-5)
 
 
+def _turned(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+    found = x.clone()
+    for i in range(angle.shape[1]):
+        a, b, c, s = x[:, 2 * i], x[:, 2 * i + 1], angle[:, i].cos(), angle[:, i].sin()
+        found[:, 2 * i], found[:, 2 * i + 1] = a * c - b * s, a * s + b * c
+    return found
+
+
 def test_self_attention_is_softmax_over_means_of_groups() -> None:
     layer = layers_of(network()).selves[0]
     draw = torch.Generator().manual_seed(6)
@@ -116,9 +97,10 @@ def test_self_attention_is_softmax_over_means_of_groups() -> None:
     groups = NeighborGroups(torch.tensor([4, 0, 1, 3, 2]), torch.tensor([0, 2]), torch.tensor([0, 1]))
     members = [4, 0], [1, 3, 2]
     with torch.no_grad():
-        found = layer(x, places, layer.remember(x, layer.keys(x, places), groups))
+        turns = layer.turns(places)
+        found = layer(x, turns, layer.remember(x, layer.keys(x, turns), groups))
         angle = places @ layer.frequency.T
-        query, key = (rotate(z(x), angle.cos(), angle.sin()) for z in (layer.query, layer.key))
+        query, key = (_turned(z(x), angle) for z in (layer.query, layer.key))
         for i in range(5):
             message = []
             for head in (slice(0, 8), slice(8, 16)):

@@ -23,11 +23,12 @@ from torch import Tensor, nn
 from linglue.errors import LinGlueError
 from linglue.matching.nearest import linear, nearest_k
 from linglue.matching.together import together
+from linglue.network.groups import NeighborGroups, group, turned
 
 BLOCK = 512  # keypoints that go through a layer at a time, so that what lies between stays in the cache
 MOST = 4096  # of anything in a ContextConfig
 NOTHING = -1e4  # how well a candidate fits that is not there
-AWAY = 1e9  # where padding lies, beyond all images
+FUSED = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)  # torch's own attention on CPUs
 
 
 @dataclass(frozen=True)
@@ -51,85 +52,15 @@ class ContextConfig:
             raise LinGlueError(f"inner is {self.inner}, expected an even number of each of {self.heads} heads")
 
 
-def leaves(points: Tensor, most: float) -> Tensor:
-    """(L, s) keypoints (N, 2) in groups of neighbours of equal size, at most `most`; −1 for padding.
-
-    Groups are halved across their longer side, all of them at once.
-
-    Args:
-        points: (N, 2), at least one.
-        most: keypoints in a group.
-
-    Example:
-        >>> leaves(torch.tensor([[0.0, 0.0], [9.0, 0.0], [1.0, 0.0], [8.0, 0.0]]), 2).tolist()
-        [[0, 2], [3, 1]]
-    """
-    depth = max(0, math.ceil(math.log2(len(points) / most)))
-    size = -(-len(points) // 2**depth)
-    padded = F.pad(points, (0, 0, 0, size * 2**depth - len(points)), value=AWAY)
-    index = torch.arange(len(padded), device=points.device)[None]  # (1, 2^depth·s)
-    for _ in range(depth):
-        places = padded[index]  # (G, n, 2)
-        far = places.masked_fill(places >= AWAY, -AWAY).amax(1)  # (G, 2)
-        axis = (far - places.amin(1)).argmax(1)  # (G,)
-        along = places.gather(2, axis[:, None, None].expand(-1, places.shape[1], 1))[..., 0]  # (G, n)
-        index = index.gather(1, along.argsort(dim=1, stable=True)).view(2 * len(index), -1)  # (2G, n/2)
-    return index.masked_fill(index >= len(points), -1)
-
-
-@dataclass(frozen=True, eq=False)
-class NeighborGroups:
-    """The keypoints of an image in groups of neighbours."""
-
-    order: Tensor  # (N,) the keypoints, group by group
-    starts: Tensor  # (G,) where each group begins
-    landmarks: Tensor  # (G,) of each group the keypoint nearest to its centre
-
-    def mean(self, rows: Tensor) -> Tensor:
-        """(G, X) means over the groups, of rows (N, X)."""
-        return F.embedding_bag(self.order, rows.float(), self.starts, mode="mean").to(rows)
-
-
-def group(points: Tensor, count: int) -> NeighborGroups:
-    """Keypoints (N, 2) in at most `count` groups of neighbours; each alone where there are no more.
-
-    Args:
-        points: (N, 2).
-        count: of groups.
-
-    Example:
-        >>> found = group(torch.tensor([[0.0, 0.0], [9.0, 0.0], [1.0, 0.0], [8.0, 0.0]]), 2)
-        >>> found.order.tolist(), found.starts.tolist(), found.landmarks.tolist()
-        ([0, 2, 3, 1], [0, 2], [0, 3])
-    """
-    if len(points) <= count:
-        every = torch.arange(len(points), device=points.device)
-        return NeighborGroups(every, every, every)
-    table = leaves(points, -(-len(points) // 2 ** math.floor(math.log2(count))))  # (L, s)
-    there = table >= 0
-    table, there = table[there.any(1)], there[there.any(1)]  # (G, s)
-    sizes, places = there.sum(1), points[table.clamp(min=0)]  # (G,), (G, s, 2)
-    centre = (places * there[..., None]).sum(1) / sizes[:, None]  # (G, 2)
-    off = (places - centre[:, None]).square().sum(-1).masked_fill(~there, torch.inf)  # (G, s)
-    return NeighborGroups(table[there], sizes.cumsum(0) - sizes, table.gather(1, off.argmin(1, keepdim=True))[:, 0])
-
-
-def turned(points: Tensor) -> Tensor:
-    """The same points (N, 2) in an image that is turned by 45°: other groups of neighbours."""
-    x, y = points.unbind(1)
-    return torch.stack([x - y, x + y], dim=1) * math.sqrt(0.5)
-
-
-def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Pairs of numbers of x (N, I) turned by angles.
+def rotate(x: Tensor, turns: Tensor) -> Tensor:
+    """Pairs of numbers of x (N, I), which are complex ones, turned.
 
     Args:
         x: (N, I).
-        cosine: (N, I/2) of the angles.
-        sine: (N, I/2).
+        turns: (N, I/2) complex numbers of length 1.
     """
-    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)  # (N, I/2) each
-    return torch.stack([a * cosine - b * sine, a * sine + b * cosine], dim=-1).flatten(-2)
+    turned = torch.view_as_complex(x.float().unflatten(-1, (-1, 2))) * turns  # (N, I/2)
+    return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 
 
 class _Update(nn.Module):
@@ -158,25 +89,27 @@ class _SelfAttention(nn.Module):
         self.frequency = nn.Parameter(torch.randn(config.inner // 2, 2))  # of half the image's longer side
         self.update = _Update(config)
 
-    def keys(self, x: Tensor, places: Tensor) -> Tensor:
-        """(b, I) of keypoints x (b, C) at places (b, 2)."""
-        return rotate(linear(x, self.key.weight, self.key.bias), *self._angles(places))
+    def turns(self, places: Tensor) -> Tensor:
+        """(b, I/2) complex numbers of length 1, for queries and keys at places (b, 2)."""
+        (x, y), (along, across) = places[..., None].unbind(1), self.frequency.unbind(1)  # (b, 1) each, (I/2,) each
+        angle = x * along + y * across  # (b, I/2); faster than a product of matrices with 2 columns
+        return torch.complex(angle.cos(), angle.sin())
+
+    def keys(self, x: Tensor, turns: Tensor) -> Tensor:
+        """(b, I) of keypoints x (b, C) with `turns` (b, I/2)."""
+        return rotate(linear(x, self.key.weight, self.key.bias), turns)
 
     def remember(self, x: Tensor, keys: Tensor, groups: NeighborGroups) -> tuple[Tensor, Tensor]:
         """Keys and values (heads, G, I/heads) of the groups of an image's keypoints x (N, C) with keys (N, I)."""
         value = linear(groups.mean(x), self.value.weight, self.value.bias)  # the mean of values
         return self._split(groups.mean(keys)), self._split(value)
 
-    def forward(self, x: Tensor, places: Tensor, memory: tuple[Tensor, Tensor]) -> Tensor:
-        """x (b, C) at places (b, 2), which read what `remember` gave → (b, C)."""
-        query = rotate(linear(x, self.query.weight, self.query.bias), *self._angles(places))  # (b, I)
+    def forward(self, x: Tensor, turns: Tensor, memory: tuple[Tensor, Tensor]) -> Tensor:
+        """x (b, C) with `turns` (b, I/2), which read what `remember` gave → (b, C)."""
+        query = rotate(linear(x, self.query.weight, self.query.bias), turns)  # (b, I)
         key, value = memory
         message = F.scaled_dot_product_attention(self._split(query)[None], key[None], value[None])[0]
         return self.update(x, message.transpose(0, 1).flatten(1))
-
-    def _angles(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        angle = places @ self.frequency.T  # (b, I/2)
-        return angle.cos(), angle.sin()
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(0, 1)
@@ -217,16 +150,36 @@ class _CrossAttention(nn.Module):
         Returns:
             (b, C).
         """
-        shape = (*candidates.shape, self.heads, query.shape[1] // self.heads)  # b, k, heads, I/heads
-        own, scale = query.view(-1, 1, *shape[2:]), shape[3] ** -0.5
-        far = (own[:, 0].transpose(0, 1) @ memory[0].mT) * scale + math.log(share)  # (heads, b, G)
-        flat = candidates.clamp(min=0).flatten()  # (b·k,)
-        key, value = (part.index_select(0, flat).view(shape) for part in offer)
-        near = ((key * own).sum(-1) * scale).masked_fill(candidates[..., None] < 0, NOTHING)  # (b, k, heads)
-        weight = torch.cat([far, near.permute(2, 0, 1)], dim=2).softmax(2)  # (heads, b, G + k)
-        wide, peaks = weight.split([far.shape[2], shape[1]], dim=2)
-        message = (wide @ memory[1]).transpose(0, 1) + (value * peaks.permute(1, 2, 0)[..., None]).sum(1)
+        count, size = candidates.shape[1], query.shape[1] // self.heads  # k, I/heads
+        flat = candidates.clamp(min=0)  # (b, k)
+        key = offer[0].index_select(0, flat.flatten()).view(-1, count, self.heads, size)  # (b, k, heads, I/heads)
+        own = query.view(-1, 1, self.heads, size)
+        near = ((key * own).sum(-1) * size**-0.5).masked_fill(candidates[..., None] < 0, NOTHING)  # (b, k, heads)
+        far, total = _read_all(own.permute(1, 2, 0, 3), *memory)  # (heads, b, I/heads), (heads, b)
+        total = total.T + math.log(share)  # (b, heads) logarithm of the sum of weights, as near ones are
+        both = torch.logaddexp(total, near.logsumexp(1))  # (b, heads)
+        peaks = (near - both[:, None]).exp().transpose(1, 2)  # (b, heads, k)
+        row = flat[:, None] * self.heads + torch.arange(self.heads, device=flat.device)[:, None]  # (b, heads, k)
+        value = offer[1].reshape(-1, size).to(peaks)  # (M·heads, I/heads)
+        listed = F.embedding_bag(row.flatten(0, 1), value, per_sample_weights=peaks.flatten(0, 1), mode="sum")
+        message = far.transpose(0, 1) * (total - both).exp()[..., None] + listed.view(-1, self.heads, size)
         return self.update(x, message.flatten(1))  # of (b, heads, I/heads)
+
+
+def _read_all(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax attention (heads, b, d) of queries (1, heads, b, d), and (heads, b) the logarithm of its denominator.
+
+    Args:
+        query: (1, heads, b, d).
+        key: (heads, G, d).
+        value: (heads, G, d).
+    """
+    some = len(query[0, 0]) and key.shape[1]  # it stops the process where there is nothing
+    if FUSED is not None and some and query.device.type == "cpu" and not torch.is_grad_enabled():
+        message, total = FUSED(query, key[None], value[None])
+        return message[0], total[0]
+    fit = (query[0] @ key.mT) * key.shape[2] ** -0.5  # (heads, b, G)
+    return fit.softmax(2) @ value, fit.logsumexp(2)
 
 
 class Context(nn.Module):
@@ -339,12 +292,12 @@ class Context(nn.Module):
     ) -> Tensor:
         """One self attention of x (T, C)."""
         layer, work = cast(_SelfAttention, self.selves[number]), []
-        everywhere = torch.cat(list(points))  # (T, 2)
-        parts = zip(_split(x), _split(everywhere), strict=True)
+        turns = torch.cat(together(layer.turns, _split(torch.cat(list(points)))))  # (T, I/2)
+        parts = zip(_split(x), _split(turns), strict=True)
         keys = torch.cat(together(lambda part: layer.keys(*part), parts))  # (T, I)
-        for image, places, own in zip(images, points, groups, strict=True):
+        for image, own in zip(images, groups, strict=True):
             memory = layer.remember(x[image], keys[image], own)
-            work += [(*block, memory) for block in zip(_split(x[image]), _split(places), strict=True)]
+            work += [(*block, memory) for block in zip(_split(x[image]), _split(turns[image]), strict=True)]
         return torch.cat(together(lambda part: layer(*part), work))
 
     def _read_other(

@@ -125,7 +125,7 @@ def test_what_cannot_be_used_is_one_line(
     weights: Path, cache: FeatureCache, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = FeatureCache(write_cache(tmp_path / "other", "sift"))
-    with pytest.raises(LinGlueError, match="features of sift, expected photographs to translate"):
+    with pytest.raises(LinGlueError, match="features of sift, expected --images to translate"):
         distil(other, tmp_path / "out", weights, FEW)
     with pytest.raises(LinGlueError, match="no such folder"):
         distil(other, tmp_path / "out", weights, FEW, tmp_path / "photographs")

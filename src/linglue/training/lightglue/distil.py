@@ -1,11 +1,11 @@
 """Teaches a context network what LightGlue's first layers do with the same keypoints.
 
     python -m linglue.training.lightglue.distil CACHE -o DIR --weights WEIGHTS
-        [--images PHOTOS] [--validation SETS] [--start FILE]
+        [--images IMAGES] [--validation SETS] [--start FILE]
 
 CACHE is a folder of pairs of features (`linglue train` makes one below its output, and SETS beside it), WEIGHTS that of
 LightGlue's and ALIKED's files. Features of another front-end than ALIKED are translated for LightGlue, by a map that is
-fitted on PHOTOS (`linglue.training.lightglue.translate`). The network starts narrowed (`…start`), or from FILE. Then,
+fitted on IMAGES (`linglue.training.lightglue.translate`). The network starts narrowed (`…start`), or from FILE. Then,
 pair by pair, its keypoints are to be after each attention what LightGlue's are, seen in the directions that it has, and
 its new descriptors are to find their partners (InfoNCE). Killed? The same command resumes. DIR gets checkpoint.pt, the
 network as a safetensors file named after the front-end, and with SETS curves of recall and precision (log.csv, .png).
@@ -50,7 +50,7 @@ TEMPERATURE = 0.03  # of InfoNCE, at the start
 WARMUP = 100  # steps
 CHECKPOINT = "checkpoint.pt"
 TRANSLATION = "translation.npy"
-PHOTOS = 64  # that are enough for it
+IMAGES = 64  # that are enough for it
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def distil(
         folder: where checkpoint and weights are kept.
         weights: folder of LightGlue's and ALIKED's files.
         config: how.
-        images: folder of photographs, to translate features of another front-end than ALIKED by.
+        images: folder of images to translate features of another front-end than ALIKED by.
         sets: pairs to validate with, by name.
         begin: weights of a network that has learned before, to go on from.
     """
@@ -198,17 +198,22 @@ def distil(
             with atomic_path(folder / CHECKPOINT) as partial:
                 torch.save(state, partial)
         if sets and ((step + 1) % config.validate_every == 0 or step + 1 == config.steps):
-            row = {"step": step + 1.0, "loss": float(np.mean(losses))}
-            for name, held_out in sets.items():
-                recall, precision = found_by(start.network.eval(), held_out, config.validation_pairs)
-                row |= {f"{name}/recall": recall, f"{name}/precision": precision}
-            start.network.train()
-            log_row(folder, row)
+            scores = _validate(start.network, sets, config.validation_pairs)
+            log_row(folder, {"step": step + 1.0, "loss": float(np.mean(losses)), **scores})
             losses = []
     target = folder / f"{cache.kind}.safetensors"
     story = f"LightGlue's first layers, narrowed, and taught by them for {config.steps} steps of {config.batch} pairs"
     start.network.save(target, cache.kind, "context", "Apache-2.0", story)
     return target
+
+
+def _validate(network: LinGlue, sets: Mapping[str, FeatureCache], pairs: int) -> dict[str, float]:
+    """Recall and precision of each set."""
+    scores = {}
+    for name, held_out in sets.items():
+        scores[f"{name}/recall"], scores[f"{name}/precision"] = found_by(network.eval(), held_out, pairs)
+    network.train()
+    return scores
 
 
 def _translation(cache: FeatureCache, folder: Path, weights: Path, images: Path | None) -> Tensor:
@@ -220,11 +225,9 @@ def _translation(cache: FeatureCache, folder: Path, weights: Path, images: Path 
         except Exception as error:  # damaged files raise nearly anything
             raise LinGlueError(f"{path}: not a translation of {cache.kind}; remove it to fit it again") from error
     if images is None:
-        raise LinGlueError(
-            f"{cache.folder}: features of {cache.kind}, expected photographs to translate them (--images)"
-        )
+        raise LinGlueError(f"{cache.folder}: features of {cache.kind}, expected --images to translate them by")
     names = image_names(images, 1)
-    chosen = [images / names[k] for k in np.linspace(0, len(names) - 1, min(PHOTOS, len(names))).astype(int)]
+    chosen = [images / names[k] for k in np.linspace(0, len(names) - 1, min(IMAGES, len(names))).astype(int)]
     found = fit_translation(make_extractor(cache.kind), Aliked(weights / ALIKED_FILE), chosen)
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as partial, partial.open("wb") as file:
@@ -254,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--weights", type=Path, required=True, metavar="WEIGHTS", help="folder of LightGlue's and ALIKED's files"
     )
     parser.add_argument(
-        "--images", type=Path, metavar="PHOTOS", help="folder to translate other features than ALIKED's by"
+        "--images", type=Path, metavar="IMAGES", help="folder to translate other features than ALIKED's by"
     )
     parser.add_argument("--validation", type=Path, metavar="SETS", help="folder of folders of pairs")
     parser.add_argument("--start", type=Path, metavar="FILE", help="weights to go on from, of preset context")

@@ -48,7 +48,7 @@ def fit_translation(front_end: Extractor, aliked: Extractor, images: Sequence[Pa
     Args:
         front_end: whose descriptors are to be understood.
         aliked: ALIKED.
-        images: photographs, some dozens.
+        images: some dozens.
     """
     mine, theirs = [np.zeros((0, front_end.dim))], [np.zeros((0, aliked.dim))]
     for path in progress(images, desc="translate", unit="image"):
