@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -194,11 +194,8 @@ class Matcher:
         for name, tensor in self.network.state_dict().items():
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        return {
-            "network_sha256": digest.hexdigest(),
-            "matching": self.matching.settings(),
-            "code": code_sha256(*_CODE),
-        }
+        matching, code = self.matching.settings(), code_sha256(*_CODE)
+        return {"network_sha256": digest.hexdigest(), "matching": matching, "code": code}
 
     def extract(
         self,
@@ -294,8 +291,7 @@ class Matcher:
             sides = [[self._entry(features) for features in side] for side in zip(*pairs, strict=True)]
             entry0, entry1 = (side[0] if len(side) == 1 else collate(side) for side in sides)  # one needs no padding
             encoded = self.network.encode(entry0, entry1)
-        results = []
-        found = matchable(entry0, entry1, encoded.descriptors0, encoded.descriptors1)
+        results, found = [], matchable(entry0, entry1, encoded.descriptors0, encoded.descriptors1)
         for pair, encoded_pair in zip(pairs, found, strict=True):
             matches = match_descriptors(*encoded_pair, self.matching, self.network.dustbin, self.network.voting, watch)
             results.append(Matches.of(*pair, *matches, timing=dict(watch.seconds)))
@@ -323,30 +319,33 @@ def _drawable(source: ImageSource | Features) -> Path | Image | None:
     return Path(source) if isinstance(source, str | Path) else as_image(source)
 
 
-def _linglue(config: MatcherConfig) -> Matcher:
-    return Matcher.for_features(config.features, config.weights, config.device, config.matching)
+def _linglue(config: MatcherConfig, weights: Path | None = None, matching: MatchingConfig | None = None) -> Matcher:
+    made = weights or config.weights
+    return Matcher.for_features(config.features, made, config.device, matching or config.matching)
+
+
+def _linglue_fast(config: MatcherConfig) -> Matcher:
+    path = packaged_weights(f"{config.features}-fast")
+    return _linglue(config, path if config.weights is None and path.is_file() else None)
 
 
 def _linglue_nofilter(config: MatcherConfig) -> Matcher:
-    matching = replace(MatchingConfig.unfiltered(), min_score=config.matching.min_score)
-    return Matcher.for_features(config.features, config.weights, config.device, matching)
+    return _linglue(config, matching=replace(MatchingConfig.unfiltered(), min_score=config.matching.min_score))
 
 
 def _linglue_paper(config: MatcherConfig) -> Matcher:
-    matching = replace(MatchingConfig.paper(), min_score=config.matching.min_score)
-    return Matcher.for_features(config.features, config.weights, config.device, matching)
+    return _linglue(config, matching=replace(MatchingConfig.paper(), min_score=config.matching.min_score))
 
 
 def _mnn(config: MatcherConfig) -> MutualNearest:
     return MutualNearest(config.device)
 
 
-def _ratio(config: MatcherConfig) -> RatioTest:
-    return RatioTest(config.device)
+def _ratio(config: MatcherConfig, one_way: bool = False) -> RatioTest:
+    return RatioTest(config.device, one_way)
 
 
-def _ratio_oneway(config: MatcherConfig) -> RatioTest:
-    return RatioTest(config.device, one_way=True)
+_ratio_oneway = partial(_ratio, one_way=True)
 
 
 MATCHERS = Registry(
@@ -354,6 +353,7 @@ MATCHERS = Registry(
     "linglue.matchers",
     {
         "linglue": "linglue.matcher:_linglue",  # as users get it
+        "linglue-fast": "linglue.matcher:_linglue_fast",  # the consensus alone, on descriptors as they are
         "linglue-nofilter": "linglue.matcher:_linglue_nofilter",  # mutual nearest neighbours of its descriptors
         "linglue-paper": "linglue.matcher:_linglue_paper",  # the paper's filter, whatever else the network comes with
         "mnn": "linglue.matcher:_mnn",  # mutual nearest neighbours of the raw descriptors

@@ -105,7 +105,7 @@ def add_matching(parser: argparse.ArgumentParser) -> None:
         "--matcher",
         default="linglue",
         metavar="NAME",
-        help="linglue, linglue-nofilter, mnn, ratio, adalam, lightglue, or package:Name of your own",
+        help="linglue, linglue-fast, mnn, ratio, adalam, lightglue, or package:Name of your own",
     )
     add_weights(parser)
     parser.add_argument(

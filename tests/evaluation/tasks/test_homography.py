@@ -226,7 +226,10 @@ def test_wrong_arguments_are_one_clear_line(data: Path, tmp_path: Path) -> None:
     for arguments, message in (
         ((str(tmp_path / "none"),), "no such folder"),
         ((str(data / "v_astronaut"),), "holds no sequence"),
-        ((str(data), "--compare", "best"), "expected linglue, linglue-nofilter, linglue-paper, mnn, ratio"),
+        (
+            (str(data), "--compare", "best"),
+            "expected linglue, linglue-fast, linglue-nofilter, linglue-paper, mnn, ratio",
+        ),
         ((str(data), "--estimators", "guess"), "estimator is 'guess', expected poselib"),
         ((str(data), "--threshold", "0"), "--threshold is 0"),
         ((str(data), "--plot", str(tmp_path / "x.txt")), "expected .png"),
