@@ -1,7 +1,7 @@
 """What benchmarks/speed.py runs, and on which features: LinGlue, its peers, and the floors of exact nearest neighbours.
 
-Each method gets the features it was made for: linpoint for linglue (its default: no layers, learned consensus) and the
-nearest neighbours alone, sift for linglue-geo (network and learned consensus), adalam and colmap-sift, aliked for
+Each method gets the features it was made for: linpoint for linglue (the default: context and learned consensus),
+linglue-fast (no layers) and the nearest neighbours alone, sift for linglue-geo (network and learned consensus), adalam and colmap-sift, aliked for
 LightGlue, superpoint for SuperGlue. FAISS takes part where it is installed; gemm and gemm-onednn are all inner products
 and nothing else, by torch's own product and by oneDNN's.
 """
@@ -29,6 +29,7 @@ SIZE = ImageSize(1600, 1200)
 DIMS = {"linpoint": 64, "sift": 128, "aliked": 128, "superpoint": 256}
 FEATURES = {
     "linglue": "linpoint",
+    "linglue-fast": "linpoint",
     "linglue-geo": "sift",
     "nearest": "linpoint",
     "gemm": "linpoint",

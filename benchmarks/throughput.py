@@ -38,6 +38,7 @@ class Method:
 
 METHODS = {
     "linglue": Method("linglue", "linpoint"),
+    "linglue-fast": Method("linglue-fast", "linpoint"),
     "linglue-geo": Method("linglue", "sift"),
     "adalam": Method("adalam", "sift"),
     "lightglue": Method("lightglue", "aliked", fewer=10),

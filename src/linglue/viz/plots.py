@@ -47,6 +47,7 @@ _LINES = {
     "superglue": ("--", "^"),
     "superglue-10": ("-.", "^"),
     "lightglue": ("--", "P"),
+    "linglue-fast": ("--", "*"),
     "linglue-paper": ("-.", "s"),
 }
 _DEGREES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
