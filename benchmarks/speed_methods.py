@@ -1,9 +1,9 @@
 """What benchmarks/speed.py runs, and on which features: LinGlue, its peers, and the floors of exact nearest neighbours.
 
 Each method gets the features it was made for: linpoint for linglue (the default: context and learned consensus),
-linglue-fast (no layers) and the nearest neighbours alone, sift for linglue-geo (network and learned consensus), adalam and colmap-sift, aliked for
-LightGlue, superpoint for SuperGlue. FAISS takes part where it is installed; gemm and gemm-onednn are all inner products
-and nothing else, by torch's own product and by oneDNN's.
+linglue-fast (no layers) and the nearest neighbours alone, sift for linglue-geo (network and learned consensus), adalam
+and colmap-sift, aliked for LightGlue, superpoint for SuperGlue. FAISS takes part where it is installed; gemm and
+gemm-onednn are all inner products and nothing else, by torch's own product and by oneDNN's.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _seconds(cell: Cell | None, ours: Cell | None) -> str:
 
 
 def targets(cells: Cells) -> str:
-    """Which of the targets, ratios on random features, are met by the default, `linglue-fast` and `geo`, as Markdown."""
+    """Which of the targets, ratios on random features, the default, `linglue-fast` and `geo` meet, as Markdown."""
     rows: list[tuple[str, str, list[str]]] = []
 
     def at_least(text: str, wanted: float, other: str, size: int) -> None:

@@ -17,6 +17,7 @@ from linglue.training.log import read_rows
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SHOWN = ("recall", "average_precision", "precision", "repeatability")  # what a curve is drawn of
+COLUMNS = 4  # models side by side
 
 
 def add(model: str, log: Path) -> None:
@@ -40,17 +41,22 @@ def add(model: str, log: Path) -> None:
 
 
 def draw(picture: Path) -> None:
-    """All models side by side."""
+    """All models, some side by side."""
     from matplotlib.figure import Figure
 
     logs = sorted((DOCS / "training").glob("*.csv"))
-    figure = Figure(figsize=(4 * len(logs), 3.6), layout="constrained")
-    for axes, log in zip(figure.subplots(1, len(logs), squeeze=False)[0], logs, strict=True):
+    lines = -(-len(logs) // COLUMNS)
+    figure = Figure(figsize=(4 * COLUMNS, 3.6 * lines), layout="constrained")
+    places = figure.subplots(lines, COLUMNS, squeeze=False).flatten()
+    for axes in places[len(logs) :]:
+        axes.axis("off")
+    for axes, log in zip(places, logs, strict=False):
         rows = read_rows(log)
         names = [n for n in rows[0] if n.endswith("/average_precision") or n.startswith("validation/")]
+        names = names or [n for n in rows[0] if n.endswith("/recall")]  # a network alone ranks nothing
         for number, name in enumerate(names):
             source, _, score = name.rpartition("/")
-            label = score if source == "validation" else f"{source}: average precision"
+            label = score if source == "validation" else f"{source}: {score.replace('_', ' ')}"
             for run in sorted({row["run"] for row in rows}):
                 part = [row for row in rows if row["run"] == run]
                 shown = {"label": label} if run == rows[0]["run"] else {}

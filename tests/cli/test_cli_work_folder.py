@@ -185,7 +185,8 @@ def test_map_makes_the_model_of_the_stores(run, folder):
     found = facts(run("map", other, *INTRINSICS, "--json"))
     assert found["model"]["registered"] == 4 and found["unregistered"] == []
     whole = json.loads((work / "summary.json").read_text())
-    assert found["model"] == pytest.approx(whole["model"], rel=1e-3)  # threads change last digits
+    # COLMAP's threads decide about an observation or two of some 900.
+    assert found["model"] == pytest.approx(whole["model"], rel=1e-2)
     refused(run("map", folder / "images"), "holds no features.db")
     for name in ("model", "database.db"):
         assert (other / name).exists()

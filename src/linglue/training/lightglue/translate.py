@@ -36,8 +36,8 @@ def translate(descriptors: Tensor, translation: Tensor | None) -> Tensor:
         translation: (D, 128) of `fit_translation`; None: they are ALIKED's.
 
     Example:
-        >>> translate(torch.ones(1, 2), torch.eye(2)).norm()
-        tensor(1.)
+        >>> translate(torch.tensor([[3.0, 4.0]]), torch.eye(2))
+        tensor([[0.6000, 0.8000]])
     """
     return descriptors if translation is None else F.normalize(descriptors @ translation.to(descriptors), dim=-1)
 
