@@ -82,6 +82,20 @@ def test_cross_attention_is_softmax_over_candidates_and_landmarks_by_what_they_s
             assert torch.allclose(found[i], layer.update(x[i], torch.cat(message)), atol=1e-5)
 
 
+def test_weights_add_up_to_one_in_bfloat16_too() -> None:
+    layer = layers_of(network()).crosses[0]
+    draw = torch.Generator().manual_seed(7)
+    query, keys = 12 * torch.randn(6, 16, generator=draw), 12 * torch.randn(9, 16, generator=draw)
+    ones, candidates, chosen = torch.ones(9, 16), torch.randint(0, 9, (6, 3), generator=draw), torch.tensor([6, 1])
+    memory = tuple(part[chosen].unflatten(1, (2, -1)).transpose(0, 1) for part in (keys, ones))
+    heard: list[Tensor] = []
+    del layer.update
+    layer.update = lambda x, message: heard.append(message) or x  # type: ignore[func-returns-value]
+    with torch.autocast("cpu", torch.bfloat16):  # with gradients, as in training
+        layer(torch.zeros(6, 24), query.bfloat16(), candidates, (keys.bfloat16(), ones.bfloat16()), memory, 4.5)
+    assert torch.allclose(heard[0].float(), torch.ones(6, 16), atol=0.02)  # whoever is read says 1
+
+
 def _turned(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
     found = x.clone()
     for i in range(angle.shape[1]):

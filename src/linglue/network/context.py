@@ -154,7 +154,8 @@ class _CrossAttention(nn.Module):
         flat = candidates.clamp(min=0)  # (b, k)
         key = offer[0].index_select(0, flat.flatten()).view(-1, count, self.heads, size)  # (b, k, heads, I/heads)
         own = query.view(-1, 1, self.heads, size)
-        near = ((key * own).sum(-1) * size**-0.5).masked_fill(candidates[..., None] < 0, NOTHING)  # (b, k, heads)
+        fit = (key * own).float().sum(-1) * size**-0.5  # (b, k, heads); of bfloat16, weights would not add up to 1
+        near = fit.masked_fill(candidates[..., None] < 0, NOTHING)
         far, total = _read_all(own.permute(1, 2, 0, 3), *memory)  # (heads, b, I/heads), (heads, b)
         total = total.T + math.log(share)  # (b, heads) logarithm of the sum of weights, as near ones are
         both = torch.logaddexp(total, near.logsumexp(1))  # (b, heads)
@@ -178,8 +179,8 @@ def _read_all(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor
     if FUSED is not None and some and query.device.type == "cpu" and not torch.is_grad_enabled():
         message, total = FUSED(query, key[None], value[None])
         return message[0], total[0]
-    fit = (query[0] @ key.mT) * key.shape[2] ** -0.5  # (heads, b, G)
-    return fit.softmax(2) @ value, fit.logsumexp(2)
+    fit = (query[0] @ key.mT).float() * key.shape[2] ** -0.5  # (heads, b, G)
+    return fit.softmax(2) @ value.float(), fit.logsumexp(2)
 
 
 class Context(nn.Module):

@@ -73,7 +73,7 @@ def test_other_features_are_translated_and_the_curve_is_kept(weights: Path, tmp_
     cache, folder = FeatureCache(write_cache(tmp_path / "pairs", "linpoint", 64)), tmp_path / "out"
     folder.mkdir()
     np.save(folder / TRANSLATION, np.random.default_rng(0).normal(size=(64, 128)).astype(np.float32))
-    config = replace(FEW, validate_every=2, validation_pairs=3)
+    config = replace(FEW, save_every=4, validate_every=2, validation_pairs=3)
     found = distil(cache, folder, weights, config, sets={"same": cache})
     network = LinGlue.load(found)
     assert found.name == "linpoint.safetensors"

@@ -179,6 +179,7 @@ def distil(
     pupil = Pupil(start, teacher, config.labels, config.choices).train()
     optimiser = torch.optim.Adam(pupil.parameters(), lr=config.rate)
     done = _resume(folder / CHECKPOINT, pupil, optimiser)
+    folder.mkdir(parents=True, exist_ok=True)
     losses: list[float] = []
     for step in progress(range(done, config.steps), desc="distil", unit="step"):
         rng = np.random.default_rng((config.seed, step))
@@ -194,7 +195,6 @@ def distil(
         optimiser.step()
         if (step + 1) % config.save_every == 0 or step + 1 == config.steps:
             state = {"pupil": pupil.state_dict(), "optimiser": optimiser.state_dict(), "step": step + 1}
-            folder.mkdir(parents=True, exist_ok=True)
             with atomic_path(folder / CHECKPOINT) as partial:
                 torch.save(state, partial)
         if sets and ((step + 1) % config.validate_every == 0 or step + 1 == config.steps):
