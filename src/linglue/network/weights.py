@@ -131,7 +131,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pair-large": {"dim": 256},
     "linear-sinkhorn": {"dim": 256, "first_layer": False, "pairwise_layers": 0, "sinkhorn": True},
     "geo": {"geometry": True},
-    # Softmax attention to few keypoints; starts from LightGlue's first layers (`linglue.training.lightglue_start`).
+    # Softmax attention to few keypoints; starts from LightGlue's first layers (`linglue.training.lightglue`).
     "context": {
         "first_layer": False,
         "linear_blocks": 0,

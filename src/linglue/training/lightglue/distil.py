@@ -43,7 +43,7 @@ from linglue.training.lightglue.start import Start, learned, narrowed, told
 from linglue.training.lightglue.translate import fit_translation
 from linglue.training.log import log_row
 from linglue.training.losses import contrastive_loss
-from linglue.training.sources.ground_truth import IGNORE
+from linglue.training.scores import mean_scores, score_pair
 from linglue.training.sources.labels import ALIKED_FILE, scene_folders
 
 TEMPERATURE = 0.03  # of InfoNCE, at the start
@@ -133,19 +133,18 @@ def found_by(network: LinGlue, cache: FeatureCache, pairs: int) -> tuple[float, 
         cache: pairs with their truth.
         pairs: at most.
     """
-    found = []
+    scores = []
     for number in range(min(pairs, len(cache))):
         batch = cache.batch([number])
-        encoded = network.encode(batch["image0"], batch["image1"])
-        rows = [x[0][batch[f"image{k}"]["mask"][0]] for k, x in enumerate((encoded.descriptors0, encoded.descriptors1))]
-        truth = batch["matches0"][0][batch["image0"]["mask"][0]]  # (N,)
-        matches = mutual_matches(*nearest_both_ways(*rows))[0]  # (K, 2)
-        right = (truth[matches[:, 0]] == matches[:, 1]).sum()
-        judged = (truth[matches[:, 0]] != IGNORE).sum()
-        if (truth >= 0).any():
-            found.append((float(right / (truth >= 0).sum()), float(right / judged.clamp(min=1))))
-    means = np.mean(found, axis=0) if found else np.zeros(2)
-    return float(means[0]), float(means[1])
+        encoded, masks = (
+            network.encode(batch["image0"], batch["image1"]),
+            [batch[f"image{k}"]["mask"][0] for k in (0, 1)],
+        )
+        x0, x1 = encoded.descriptors0[0][masks[0]], encoded.descriptors1[0][masks[1]]  # (N, C), (M, C)
+        truths = [batch[f"matches{k}"][0][mask] for k, mask in enumerate(masks)]  # (N,), (M,)
+        scores.append(score_pair(mutual_matches(*nearest_both_ways(x0, x1))[0], *truths))
+    means = mean_scores(scores)
+    return means.recall, means.precision
 
 
 def distil(
