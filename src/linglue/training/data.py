@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -59,7 +60,9 @@ def real_sources(data: DataConfig, held_out: bool) -> dict[str, tuple[PairSource
             for images, labels in sets:
                 if not Path(images).is_dir():
                     raise LinGlueError(f"{images}: no such folder, expected the images that {labels} labels")
-            config = TeacherConfig(sets, relit=0, smaller=0) if held_out else TeacherConfig(sets)
+            config = TeacherConfig(sets, views=data.views)
+            if held_out:
+                config = replace(config, relit=0, smaller=0, rotated=0, views=2)
             sources["teacher"] = (TeacherSource(config), data.teacher.share)
     if data.megadepth.share > 0 and (data.megadepth.validation is not None or not held_out):
         from linglue.training.sources.megadepth import MegaDepthConfig, MegaDepthSource, split_scenes

@@ -79,7 +79,9 @@ def test_only_what_geometry_explains_is_kept(house, tmp_path):
     assert label_scene(house, tmp_path / "labels", stub, progress=False) == 3
     assert len(stub.asked) == 6  # nothing is asked twice
 
-    generator = TeacherSource(TeacherConfig(((str(house), str(tmp_path / "labels")),), relit=0, smaller=0))
+    generator = TeacherSource(
+        TeacherConfig(((str(house), str(tmp_path / "labels")),), relit=0, smaller=0, rotated=0, views=2)
+    )
     for seed in range(4):
         group = generator.sample([], np.random.default_rng(seed))
         pair = group.pair()
@@ -97,7 +99,9 @@ def test_only_what_geometry_explains_is_kept(house, tmp_path):
 def test_a_pair_at_another_hour_and_from_further_away(house, tmp_path):
     """Labels follow an image that is shrunk, and so does the epipolar geometry; light moves nothing."""
     label_scene(house, tmp_path / "labels", Stub(unlucky=3), progress=False)
-    source = TeacherSource(TeacherConfig(((str(house), str(tmp_path / "labels")),), relit=1, smaller=1))
+    source = TeacherSource(
+        TeacherConfig(((str(house), str(tmp_path / "labels")),), relit=1, smaller=1, rotated=0, views=2)
+    )
     sizes = set()
     for seed in range(4):
         group = source.sample([], np.random.default_rng(seed))
@@ -113,6 +117,42 @@ def test_a_pair_at_another_hour_and_from_further_away(house, tmp_path):
         assert np.median(distance) < 1.0
     assert len(sizes) > 3 and max(sizes) <= 640 and min(sizes) >= 320
     assert not np.array_equal(group.images[0], np.full_like(group.images[0], group.images[0][0, 0, 0]))
+
+
+def test_a_group_has_every_labelled_pair_of_its_images(house, tmp_path):
+    """Four images of which one fails with all others: three are drawn, and rotated ones keep their labels."""
+    label_scene(house, tmp_path / "labels", Stub(unlucky=3), progress=False)
+    source = TeacherSource(
+        TeacherConfig(((str(house), str(tmp_path / "labels")),), relit=0, smaller=0.5, rotated=1, views=4)
+    )
+    group = source.sample([], np.random.default_rng(0))
+    assert len(group.images) == 3 and sorted(tuple(sorted(p)) for p in group.pairs) == [(0, 1), (0, 2), (1, 2)]
+    for i, j in group.pairs:
+        pair, matrix = group.pair(i, j), group.fundamental(i, j)
+        grid = np.stack(np.meshgrid(np.arange(10, 600, 9), np.arange(10, 450, 9)), axis=-1).reshape(-1, 2)
+        mapped, visible = pair.one_from_zero(grid)
+        assert visible.sum() > 50
+        height, width = pair.image1.shape[:2]
+        assert (mapped[visible] > -30).all() and (mapped[visible] < np.array([width, height]) + 30).all()
+        back, seen = pair.zero_from_one(mapped[visible])
+        assert np.median(np.linalg.norm(back - grid[visible], axis=1)[seen]) < 0.5
+        first, second = (np.pad(p[visible], ((0, 0), (0, 1)), constant_values=1) for p in (grid, mapped))
+        line = first @ matrix.T
+        assert np.median(np.abs((line * second).sum(1)) / np.linalg.norm(line[:, :2], axis=1)) < 1.0
+
+
+def test_labels_turn_with_the_image(tmp_path):
+    """A dot stays under its label, however the image is shrunk and rotated."""
+    image = np.zeros((400, 600, 3), np.uint8)
+    cv2.circle(image, (210, 170), 6, (255, 255, 255), -1)
+    source = TeacherSource.__new__(TeacherSource)
+    source.config = TeacherConfig((), relit=0, smaller=1, rotated=1)
+    for seed in range(5):
+        view, view_from_image = source._changed(image, np.random.default_rng(seed))
+        weight = view[..., 0].astype(float)
+        y, x = np.mgrid[: view.shape[0], : view.shape[1]]
+        centre = np.array([(x * weight).sum(), (y * weight).sum()]) / weight.sum()
+        np.testing.assert_allclose(view_from_image[:, :2] @ [210, 170] + view_from_image[:, 2], centre, atol=0.2)
 
 
 def test_two_images_of_too_few_matches_have_no_epipolar_geometry():

@@ -33,12 +33,10 @@ from scipy.spatial import cKDTree
 
 from linglue.core.fingerprint import file_sha256
 from linglue.errors import LinGlueError
-from linglue.geometry.pixels import resize_points
 from linglue.io.images import Image, read_image, shrink
 from linglue.training.images.photometric import perturb
 from linglue.training.sources.interface import Flags, ImageGroup, Points
 from linglue.training.sources.labels import read_labels
-from linglue.types import FloatArray
 
 Array = NDArray[np.float64]
 
@@ -54,7 +52,10 @@ class TeacherConfig:
     spread: float = 1.5  # largest median distance of these matches from that map
     relit: float = 0.5  # share of images whose light is changed: the same pair at another hour
     smaller: float = 0.3  # share of images that are shrunk, to half their size at most
+    rotated: float = 0.3  # share of images that are rotated: a camera that was not held upright, or flies
+    rotation: float = 60.0  # degrees at most, either way
     hard: float = 0.5  # of a scene, pairs are drawn by their number of labels to the power of minus this
+    views: int = 4  # images of a group, whose labelled pairs are all used, at the price of the images
 
 
 class TeacherSource:
@@ -62,23 +63,24 @@ class TeacherSource:
 
     def __init__(self, config: TeacherConfig) -> None:
         self.config = config
-        self._scenes: list[tuple[Path, list[Path], Array]] = []  # folder of images, files of labels, their shares
+        self._scenes: list[_Scene] = []
         digest = hashlib.sha256()
         for images, labels in config.sets:
             if not Path(labels).is_dir():
                 raise LinGlueError(f"{labels}: no such folder, expected a folder of teacher's labels")
-            counts = {path: len(read_labels(path).points0) for path in sorted(Path(labels).glob("*.npz"))}
-            files = [path for path, count in counts.items() if count]
+            found = {path: read_labels(path) for path in sorted(Path(labels).glob("*.npz"))}
+            files = [path for path, label in found.items() if len(label.points0)]
             for file in files:
                 digest.update(file_sha256(file).encode())
             if files:
-                shares = np.array([counts[file] for file in files], dtype=np.float64) ** -config.hard
-                self._scenes.append((Path(images), files, shares / shares.sum()))
+                shares = np.array([len(found[file].points0) for file in files], dtype=np.float64) ** -config.hard
+                pairs = {(found[file].names[0], found[file].names[1]): file for file in files}
+                self._scenes.append(_Scene(Path(images), pairs, shares / shares.sum()))
         if not self._scenes:
             raise LinGlueError(f"{len(config.sets)} sets of images hold no pair with verified labels")
         self._sha256 = digest.hexdigest()
         # A large scene has more to teach than a small one, but must not crowd it out.
-        shares = np.sqrt([len(files) for _, files, _ in self._scenes])
+        shares = np.sqrt([len(scene.pairs) for scene in self._scenes])
         self._shares = shares / shares.sum()
 
     @property
@@ -88,43 +90,93 @@ class TeacherSource:
 
     def __len__(self) -> int:
         """Number of labelled pairs."""
-        return sum(len(files) for _, files, _ in self._scenes)
+        return sum(len(scene.pairs) for scene in self._scenes)
 
     def sample(self, images: Sequence[Image], rng: np.random.Generator) -> ImageGroup:
-        """One pair, of a scene drawn by the square root of its number of pairs, hard ones more often.
+        """A pair, hard ones more often, and what goes with it, of a scene drawn by the square root of its pairs.
 
         Args:
             images: are not used.
             rng: draws.
         """
-        folder, files, shares = self._scenes[int(rng.choice(len(self._scenes), p=self._shares))]
-        labels = read_labels(files[int(rng.choice(len(files), p=shares))])
-        order = (1, 0) if rng.random() < 0.5 else (0, 1)
-        images, points = [], []
-        for side in order:
-            image = shrink(read_image(folder / labels.names[side]), labels.longer_side)
-            image, scale = self._changed(image, rng)
-            images.append(image)
-            points.append(resize_points((labels.points0, labels.points1)[side], scale))
+        scene = self._scenes[int(rng.choice(len(self._scenes), p=self._shares))]
+        names = scene.group(rng, self.config.views)
+        labels = {pair: read_labels(scene.pairs[pair]) for pair in scene.pairs if set(pair) <= set(names)}
+        views, maps = [], []
+        for name in names:
+            side = next(label.longer_side for pair, label in labels.items() if name in pair)
+            view, view_from_image = self._changed(shrink(read_image(scene.images / name), side), rng)
+            views.append(view)
+            maps.append(view_from_image)
+
+        def points(a: int, b: int) -> tuple[Array, Array]:
+            """(M, 2) each: the labels of views a and b that both show."""
+            turned = (names[a], names[b]) not in labels
+            label = labels[(names[b], names[a]) if turned else (names[a], names[b])]
+            both = (label.points1, label.points0) if turned else (label.points0, label.points1)
+            moved = [p @ maps[k][:, :2].T + maps[k][:, 2] for p, k in zip(both, (a, b), strict=True)]
+            inside = np.logical_and(*(_inside(p, views[k]) for p, k in zip(moved, (a, b), strict=True)))
+            return moved[0][inside], moved[1][inside]
+
+        pairs = [(names.index(zero), names.index(one)) for zero, one in labels]
         return ImageGroup(
-            images,
-            [(0, 1)],
-            lambda a, b: LocalAffineMapper(points[a], points[b], self.config),
-            shows=frozenset({f"images:{labels.scene}"}),
-            fundamental=lambda a, b: eight_point(points[a], points[b]),
+            views,
+            [(b, a) if rng.random() < 0.5 else (a, b) for a, b in pairs],
+            lambda a, b: LocalAffineMapper(*points(a, b), self.config),
+            shows=frozenset({f"images:{next(iter(labels.values())).scene}"}),
+            fundamental=lambda a, b: eight_point(*points(a, b)),
         )
 
-    def _changed(self, image: Image, rng: np.random.Generator) -> tuple[Image, float]:
-        """The image at another hour, or from further away, and its size against what it was."""
-        longer = max(image.shape[:2])
-        if rng.random() < self.config.smaller:
-            image = shrink(image, round(longer * rng.uniform(0.5, 1)))
-        if rng.random() < self.config.relit:
+    def _changed(self, image: Image, rng: np.random.Generator) -> tuple[Image, Array]:
+        """The image at another hour, from further away or rotated, and (2, 3) where its points are then."""
+        config, size = self.config, np.array(image.shape[1::-1], dtype=np.float64)
+        scale = 1.0
+        if rng.random() < config.smaller:
+            image = shrink(image, round(max(image.shape[:2]) * rng.uniform(0.5, 1)))
+            scale = max(image.shape[:2]) / size.max()
+        moved = np.diag([scale, scale, 1.0])
+        moved[:2, 2] = (scale - 1) / 2  # as resize_points does
+        if rng.random() < config.rotated:
+            centre = (np.array(image.shape[1::-1]) - 1) / 2
+            rotation = cv2.getRotationMatrix2D(tuple(centre.tolist()), rng.uniform(-1, 1) * config.rotation, 1.0)
+            image = np.asarray(
+                cv2.warpAffine(
+                    image, rotation, image.shape[1::-1], flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT_101
+                ),
+                dtype=np.uint8,
+            )
+            moved = np.vstack([rotation, [0, 0, 1]]) @ moved
+        if rng.random() < config.relit:
             image = perturb(image, rng)
-        return image, max(image.shape[:2]) / longer
+        return image, moved[:2]
 
 
-def eight_point(points0: FloatArray, points1: FloatArray) -> Array | None:
+@dataclass(frozen=True, eq=False)
+class _Scene:
+    """Labelled pairs of images of one thing."""
+
+    images: Path  # folder
+    pairs: dict[tuple[str, str], Path]  # names of the images, file of labels
+    shares: Array  # (pairs,) of being drawn
+
+    def group(self, rng: np.random.Generator, views: int) -> list[str]:
+        """Names of images: those of a pair, and others that are labelled with one of them."""
+        pairs = list(self.pairs)
+        names = list(pairs[int(rng.choice(len(pairs), p=self.shares))])
+        while len(names) < views:
+            others = sorted({name for pair in pairs if set(pair) & set(names) for name in pair} - set(names))
+            if not others:
+                break
+            names.append(others[int(rng.integers(len(others)))])
+        return names
+
+
+def _inside(points: Array, image: Image) -> NDArray[np.bool_]:
+    """(M,) whether points (M, 2) lie in the image."""
+    return np.all((points >= 0) & (points <= np.array(image.shape[1::-1]) - 1), axis=1)
+
+
+def eight_point(points0: Array, points1: Array) -> Array | None:
     """(3, 3) the fundamental matrix of verified matches (M, 2), None where they do not determine one."""
     if len(points0) < 8:
         return None
@@ -143,8 +195,8 @@ class LocalAffineMapper:
     their map, or if the match itself does not follow it.
     """
 
-    start: FloatArray  # (M, 2)
-    end: FloatArray  # (M, 2)
+    start: Array  # (M, 2)
+    end: Array  # (M, 2)
     config: TeacherConfig
 
     def __call__(self, points: Points) -> tuple[Points, Flags]:
