@@ -7,8 +7,9 @@ CACHE is a folder of pairs of features (`linglue train` makes one below its outp
 LightGlue's and ALIKED's files. Features of another front-end than ALIKED are translated for LightGlue, by a map that is
 fitted on IMAGES (`linglue.training.lightglue.translate`). The network starts narrowed (`…start`), or from FILE. Then,
 pair by pair, its keypoints are to be after each attention what LightGlue's are, seen in the directions that it has, and
-its new descriptors are to find their partners (InfoNCE). Killed? The same command resumes. DIR gets checkpoint.pt, the
-network as a safetensors file named after the front-end, and with SETS curves of recall and precision (log.csv, .png).
+its new descriptors are to find the partners that all of LightGlue's layers find, and the labelled ones. Killed? The
+same command resumes. DIR gets checkpoint.pt, the network as a safetensors file named after the front-end, and with SETS
+curves of recall and precision (log.csv, .png).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from linglue.network.linglue import LinGlue
 from linglue.network.weights import LinGlueConfig
 from linglue.training.cache.store import FeatureCache
 from linglue.training.images.image_set import image_names
-from linglue.training.lightglue.layers import WIDTH, LightGlueLayers, Pair
+from linglue.training.lightglue.layers import LightGlueLayers, Pair
 from linglue.training.lightglue.start import Start, learned, narrowed, told
 from linglue.training.lightglue.translate import fit_translation
 from linglue.training.log import log_row
@@ -60,8 +61,8 @@ class DistilConfig:
     steps: int = 3000
     batch: int = 2  # pairs
     rate: float = 7e-4  # falls to nothing over the second half
-    labels: float = 0.5  # weight of InfoNCE against what LightGlue's keypoints are
-    choices: float = 0.5  # weight of whom it chooses as partners
+    labels: float = 0.5  # weight of labelled partners (InfoNCE) against what LightGlue's keypoints are
+    choices: float = 1.0  # weight of the partners that LightGlue finds in the end
     keypoints: tuple[int, int] = (640, 1400)  # of each image, from, to
     start_pairs: int = 14  # to narrow the network by
     save_every: int = 50  # steps
@@ -78,38 +79,31 @@ class Pupil(nn.Module):
         self.context: Context = start.network.context  # type: ignore[assignment]
         self.log_temperature = nn.Parameter(torch.tensor(TEMPERATURE).log())
         self.inside: Tensor
-        self.outside: Tensor
         self.register_buffer("inside", start.inside)
-        self.register_buffer("outside", start.outside)
         self.teacher, self.labels, self.choices = teacher, labels, choices
 
     def forward(self, pair: Pair, truths: Sequence[Tensor]) -> Tensor:
         """() of a pair with its true matches (N,), (M,): differences relative to the teacher, choices, and InfoNCE."""
         views, descriptors = pair
         with torch.autocast("cpu", torch.bfloat16):
-            wanted, wanted_output = self.teacher(views, descriptors)
+            wanted, partners = self.teacher.in_full(views, descriptors)
             seen, output = told(self.context, pair)
         lost = [_difference(x, want.float() @ self.inside) for x, want in zip(seen, wanted, strict=True)]
-        last = _difference(output, wanted_output.float() @ self.outside)
         x0, x1 = F.normalize(output.float(), dim=-1).split([len(x) for x in descriptors])
         found = contrastive_loss(x0, x1, truths[0], truths[1], self.log_temperature.exp())
-        y0, y1 = wanted_output.float().split([len(x) for x in descriptors])
-        chosen = choice_loss(x0 @ x1.T / self.log_temperature.exp(), y0 @ y1.T / WIDTH**0.5)
-        return torch.stack(lost).mean() + last + self.labels * found + self.choices * chosen
+        chosen = choice_loss(x0 @ x1.T / self.log_temperature.exp(), partners)
+        return torch.stack(lost).mean() + self.labels * found + self.choices * chosen
 
 
-def choice_loss(similarity: Tensor, wanted: Tensor) -> Tensor:
-    """() how far the choices of partners by one similarity (N, M) are from those by the wanted one (N, M).
+def choice_loss(similarity: Tensor, partners: Tensor) -> Tensor:
+    """() cross entropy of the partners that a similarity (N, M) chooses, from both sides.
 
-    Cross entropy of the choices of every keypoint of either image, weighted by how sure the wanted ones are.
+    Args:
+        similarity: of the pupil.
+        partners: (N, M) probabilities of the teacher; a keypoint that it finds no partner for counts for nothing.
     """
-    lost = []
-    for axis in (0, 1):
-        want = wanted.softmax(axis)  # (N, M)
-        sure = want.amax(axis)  # (M,) or (N,)
-        entropy = -(want * similarity.log_softmax(axis)).sum(axis)
-        lost.append((sure * entropy).sum() / sure.sum())
-    return (lost[0] + lost[1]) / 2
+    chosen = similarity.log_softmax(0) + similarity.log_softmax(1)  # (N, M)
+    return -(partners * chosen).sum() / (2 * partners.sum().clamp(min=1))
 
 
 def _difference(x: Tensor, wanted: Tensor) -> Tensor:

@@ -82,13 +82,32 @@ class LightGlueLayers:
             descriptors: (N, D), (M, D).
         """
         encoded, x = self._begin(views, descriptors)
+        after, x = self._layers(encoded, x, slice(self.count))
+        return after, self.output(torch.cat(x))
+
+    @torch.no_grad()
+    def in_full(self, views: Sequence[Keypoints], descriptors: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """What keypoints are after each attention of these layers, and (N, M) who are partners by all that follow, too.
+
+        Args:
+            views: where the keypoints of both images are.
+            descriptors: (N, D), (M, D).
+        """
+        encoded, x = self._begin(views, descriptors)
+        after, x = self._layers(encoded, x, slice(self.count))
+        x = self._layers(encoded, x, slice(self.count, None))[1]
+        assignment, _ = self.net.log_assignment[-1](x[0][None], x[1][None])  # (1, N + 1, M + 1) logarithms
+        return after, assignment[0, :-1, :-1].float().exp()
+
+    def _layers(self, encoded: list[Any], x: list[Tensor], which: slice) -> tuple[list[Tensor], list[Tensor]]:
+        """Keypoints after each attention of some layers (T, WIDTH), and of either image after the last (N, WIDTH)."""
         after: list[Tensor] = []
-        for layer in self.net.transformers[: self.count]:
+        for layer in self.net.transformers[which]:
             x = [layer.self_attn(one[None], code)[0] for one, code in zip(x, encoded, strict=True)]
             after.append(torch.cat(x))
             x = [one[0] for one in layer.cross_attn(x[0][None], x[1][None])]
             after.append(torch.cat(x))
-        return after, self.output(torch.cat(x))
+        return after, x
 
     @torch.no_grad()
     def record(self, pairs: Sequence[Pair]) -> list[Record]:
