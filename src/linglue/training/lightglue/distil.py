@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from linglue.core.atomic import atomic_path
 from linglue.core.progress import progress
@@ -44,6 +45,7 @@ from linglue.training.lightglue.start import Start, learned, narrowed, told
 from linglue.training.lightglue.translate import fit_translation
 from linglue.training.log import log_row
 from linglue.training.losses import contrastive_loss
+from linglue.training.optimisation import averaged
 from linglue.training.scores import mean_scores, score_pair
 from linglue.training.sources.labels import ALIKED_FILE, scene_folders
 
@@ -62,7 +64,8 @@ class DistilConfig:
     batch: int = 2  # pairs
     rate: float = 7e-4  # falls to nothing over the second half
     labels: float = 0.5  # weight of labelled partners (InfoNCE) against what LightGlue's keypoints are
-    choices: float = 1.0  # weight of the partners that LightGlue finds in the end
+    choices: float = 1.0  # weight of the partners that LightGlue finds in the end; 0 saves the time of its later layers
+    average: float = 0.99  # of the past per step, kept by the average of the weights that is validated and saved
     keypoints: tuple[int, int] = (640, 1400)  # of each image, from, to
     start_pairs: int = 14  # to narrow the network by
     save_every: int = 50  # steps
@@ -86,13 +89,18 @@ class Pupil(nn.Module):
         """() of a pair with its true matches (N,), (M,): differences relative to the teacher, choices, and InfoNCE."""
         views, descriptors = pair
         with torch.autocast("cpu", torch.bfloat16):
-            wanted, partners = self.teacher.in_full(views, descriptors)
+            if self.choices:
+                wanted, partners = self.teacher.in_full(views, descriptors)
+            else:
+                wanted, partners = self.teacher(views, descriptors)[0], None
             seen, output = told(self.context, pair)
         lost = [_difference(x, want.float() @ self.inside) for x, want in zip(seen, wanted, strict=True)]
         x0, x1 = F.normalize(output.float(), dim=-1).split([len(x) for x in descriptors])
         found = contrastive_loss(x0, x1, truths[0], truths[1], self.log_temperature.exp())
-        chosen = choice_loss(x0 @ x1.T / self.log_temperature.exp(), partners)
-        return torch.stack(lost).mean() + self.labels * found + self.choices * chosen
+        total = torch.stack(lost).mean() + self.labels * found
+        if partners is not None:
+            total = total + self.choices * choice_loss(x0 @ x1.T / self.log_temperature.exp(), partners)
+        return total
 
 
 def choice_loss(similarity: Tensor, partners: Tensor) -> Tensor:
@@ -171,7 +179,8 @@ def distil(
     start = learned(teacher, pairs, LinGlue.load(begin)) if begin else narrowed(teacher, pairs, shape)
     pupil = Pupil(start, teacher, config.labels, config.choices).train()
     optimiser = torch.optim.Adam(pupil.parameters(), lr=config.rate)
-    done = _resume(folder / CHECKPOINT, pupil, optimiser)
+    average = averaged(start.network, config.average)
+    done = _resume(folder / CHECKPOINT, pupil, optimiser, average)
     folder.mkdir(parents=True, exist_ok=True)
     losses: list[float] = []
     for step in progress(range(done, config.steps), desc="distil", unit="step"):
@@ -186,17 +195,18 @@ def distil(
             losses.append(config.batch * float(loss.detach()))
         nn.utils.clip_grad_norm_(pupil.parameters(), 1.0)
         optimiser.step()
+        average.update_parameters(start.network)
         if (step + 1) % config.save_every == 0 or step + 1 == config.steps:
-            state = {"pupil": pupil.state_dict(), "optimiser": optimiser.state_dict(), "step": step + 1}
+            state = {name: part.state_dict() for name, part in _parts(pupil, optimiser, average).items()}
             with atomic_path(folder / CHECKPOINT) as partial:
-                torch.save(state, partial)
+                torch.save({**state, "step": step + 1}, partial)
         if sets and ((step + 1) % config.validate_every == 0 or step + 1 == config.steps):
-            scores = _validate(start.network, sets, config.validation_pairs)
+            scores = _validate(average.module, sets, config.validation_pairs)
             log_row(folder, {"step": step + 1.0, "loss": float(np.mean(losses)), **scores})
             losses = []
     target = folder / f"{cache.kind}.safetensors"
     story = f"LightGlue's first layers, narrowed, and taught by them for {config.steps} steps of {config.batch} pairs"
-    start.network.save(target, cache.kind, "context", "Apache-2.0", story)
+    average.module.save(target, cache.kind, "context", "Apache-2.0", story)
     return target
 
 
@@ -205,7 +215,6 @@ def _validate(network: LinGlue, sets: Mapping[str, FeatureCache], pairs: int) ->
     scores = {}
     for name, held_out in sets.items():
         scores[f"{name}/recall"], scores[f"{name}/precision"] = found_by(network.eval(), held_out, pairs)
-    network.train()
     return scores
 
 
@@ -228,14 +237,19 @@ def _translation(cache: FeatureCache, folder: Path, weights: Path, images: Path 
     return found
 
 
-def _resume(path: Path, pupil: Pupil, optimiser: torch.optim.Optimizer) -> int:
+def _parts(pupil: Pupil, optimiser: torch.optim.Optimizer, average: AveragedModel) -> dict[str, Any]:
+    """All that a run has learned, by name."""
+    return {"pupil": pupil, "optimiser": optimiser, "average": average}
+
+
+def _resume(path: Path, pupil: Pupil, optimiser: torch.optim.Optimizer, average: AveragedModel) -> int:
     """The step to go on from."""
     if not path.is_file():
         return 0
     try:
         state: dict[str, Any] = torch.load(path, weights_only=True)
-        pupil.load_state_dict(state["pupil"])
-        optimiser.load_state_dict(state["optimiser"])
+        for name, part in _parts(pupil, optimiser, average).items():
+            part.load_state_dict(state[name])
         return int(state["step"])
     except Exception as error:  # damaged files raise nearly anything
         raise LinGlueError(f"{path}: not a checkpoint of this network; remove it to start again") from error
