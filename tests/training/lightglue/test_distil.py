@@ -139,4 +139,6 @@ def test_what_cannot_be_used_is_one_line(
     command = [str(cache.folder), "-o", str(tmp_path / "new"), "--weights", str(weights)]
     assert main([*command, "--steps", "0"]) == 1
     assert capsys.readouterr().err == "error: --steps is 0, expected at least 1\n"
+    assert main([*command, "--rate", "nan"]) == 1
+    assert capsys.readouterr().err == "error: --rate is nan, expected at least 1e-09\n"
     assert not (tmp_path / "new").exists()

@@ -269,15 +269,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--validation", type=Path, metavar="SETS", help="folder of folders of pairs")
     parser.add_argument("--start", type=Path, metavar="FILE", help="weights to go on from, of preset context")
     parser.add_argument("--steps", type=int, default=DistilConfig.steps, metavar="N")
+    parser.add_argument("--rate", type=float, default=DistilConfig.rate, metavar="R", help="of learning")
+    parser.add_argument("--labels", type=float, default=DistilConfig.labels, metavar="W", help="weight of labels")
+    parser.add_argument(
+        "--choices",
+        type=float,
+        default=DistilConfig.choices,
+        metavar="W",
+        help="weight of the partners LightGlue finds",
+    )
     options = parser.parse_args(arguments)
 
     def work() -> None:
-        if options.steps < 1:
-            raise LinGlueError(f"--steps is {options.steps}, expected at least 1")
+        for name, least in (("steps", 1), ("rate", 1e-9), ("labels", 0), ("choices", 0)):
+            if not getattr(options, name) >= least:
+                raise LinGlueError(f"--{name} is {getattr(options, name)}, expected at least {least:g}")
         cache = FeatureCache(options.cache)
         folders = scene_folders(options.validation) if options.validation else []
         sets = {folder.name: FeatureCache(folder) for folder in folders}
-        config = DistilConfig(steps=options.steps)
+        config = DistilConfig(steps=options.steps, rate=options.rate, labels=options.labels, choices=options.choices)
         print(distil(cache, options.output, options.weights, config, options.images, sets, options.start))
 
     return exit_code(work)
