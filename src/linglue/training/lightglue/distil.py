@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -180,6 +180,7 @@ def distil(
     pupil = Pupil(start, teacher, config.labels, config.choices).train()
     optimiser = torch.optim.Adam(pupil.parameters(), lr=config.rate)
     average = averaged(start.network, config.average)
+    shipped = cast(LinGlue, average.module)
     done = _resume(folder / CHECKPOINT, pupil, optimiser, average)
     folder.mkdir(parents=True, exist_ok=True)
     losses: list[float] = []
@@ -201,12 +202,12 @@ def distil(
             with atomic_path(folder / CHECKPOINT) as partial:
                 torch.save({**state, "step": step + 1}, partial)
         if sets and ((step + 1) % config.validate_every == 0 or step + 1 == config.steps):
-            scores = _validate(average.module, sets, config.validation_pairs)
+            scores = _validate(shipped, sets, config.validation_pairs)
             log_row(folder, {"step": step + 1.0, "loss": float(np.mean(losses)), **scores})
             losses = []
     target = folder / f"{cache.kind}.safetensors"
     story = f"LightGlue's first layers, narrowed, and taught by them for {config.steps} steps of {config.batch} pairs"
-    average.module.save(target, cache.kind, "context", "Apache-2.0", story)
+    shipped.save(target, cache.kind, "context", "Apache-2.0", story)
     return target
 
 
