@@ -9,7 +9,7 @@ from linglue.matching.voting import Scored
 EFFORTS = ("adaptive", "full")  # as much as a pair needs, or everything for every pair
 LOOKS = 2  # of the first pass; a result is sure from this look on
 CONFIDENT = 0.8  # probability from which on a match is a sure one
-SHARE = 0.05  # of the keypoints of the image that has fewer: with so many sure matches the result is sure,
+SHARE = 0.08  # of the keypoints of the image that has fewer: with so many sure matches the result is sure,
 FEWEST = 50  # but not with fewer than these
 UNRELATED = -5.0  # logit that the images show the same thing, below which they do not
 
