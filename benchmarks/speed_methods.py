@@ -1,10 +1,10 @@
 """What benchmarks/speed.py runs, and on which features: LinGlue, its peers, and the floors of exact nearest neighbours.
 
 Each method gets the features it was made for: linpoint for linglue (the default: the learned consensus, and the network
-where that is not sure), linglue-full (the network for every pair), linglue-fast (never) and the nearest neighbours alone,
-sift for linglue-geo and linglue-geo-full (another network), adalam and colmap-sift, aliked for LightGlue, superpoint for
-SuperGlue. FAISS takes part where it is installed; gemm and
-gemm-onednn are all inner products and nothing else, by torch's own product and by oneDNN's.
+where that is not sure), linglue-full (the network for every pair), linglue-fast (for none) and the nearest neighbours
+alone, sift for linglue-geo and linglue-geo-full (another network), adalam and colmap-sift, aliked for LightGlue,
+superpoint for SuperGlue. FAISS takes part where it is installed; gemm and gemm-onednn are all inner products and no
+more, by torch's own product and by oneDNN's.
 """
 
 from __future__ import annotations

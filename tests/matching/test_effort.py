@@ -47,6 +47,6 @@ def test_doubt_is_no_reason_to_call_images_unrelated():
     ],
 )
 def test_no_look_is_taken_after_the_one_that_settles_it(looks, taken, settles):
-    asked = []
-    found, settled = look_until_settled(asked.append(look) or look for look in looks)
-    assert (len(asked), settled) == (taken, settles) and found is asked[-1]
+    left = iter(looks)
+    found, settled = look_until_settled(left)
+    assert (len(looks) - len(list(left)), settled) == (taken, settles) and found is looks[taken - 1]
