@@ -55,7 +55,7 @@ def adaptive(request, pair) -> tuple[Matcher, dict[str, tuple[Features, Features
     matcher = Matcher.from_pretrained(request.param, device="cpu")
     easy = matcher.extract(pair.image0, 400), matcher.extract(pair.image1, 400)
     hard = easy[0].strongest(60), easy[1].strongest(60)
-    unrelated = easy[0], matcher.extract(np.ascontiguousarray(data.astronaut()), 400)
+    unrelated = easy[0], matcher.extract(np.ascontiguousarray(data.rocket()), 400)
     return matcher, {"easy": easy, "hard": hard, "unrelated": unrelated}
 
 

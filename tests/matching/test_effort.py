@@ -11,15 +11,15 @@ from linglue.matching.voting import Scored
 class Look(Scored):
     """A look that found matches of given probabilities, in images of given numbers of keypoints."""
 
-    def __init__(self, probabilities: torch.Tensor, counts: tuple[int, int] = (1000, 1000), related: float = 9.0):
+    def __init__(self, probabilities: torch.Tensor, counts: tuple[int, int] = (1000, 1000)):
         empty = torch.zeros(0)
         candidates = Candidates(empty.view(0, 2).long(), empty, (empty, empty), empty.bool(), counts)
         super().__init__([empty], candidates)
-        vars(self).update(probabilities=probabilities, related=torch.tensor(related))
+        vars(self).update(probabilities=probabilities, scores=probabilities)
 
 
 SURE, DOUBTFUL = Look(torch.full((300,), 0.95)), Look(torch.full((300,), 0.6))
-UNLIKE = Look(torch.zeros(0), related=UNRELATED - 0.1)
+UNLIKE = Look(torch.full((300,), 0.9 * UNRELATED * 1000 / 300))
 
 
 def test_many_sure_matches_are_needed():
@@ -32,7 +32,9 @@ def test_many_sure_matches_are_needed():
 
 
 def test_doubt_is_no_reason_to_call_images_unrelated():
-    assert is_unrelated(UNLIKE) and not is_unrelated(DOUBTFUL) and not is_unrelated(Look(torch.zeros(0), related=-1.0))
+    assert is_unrelated(UNLIKE) and not is_unrelated(DOUBTFUL) and not is_unrelated(Look(1.2 * UNLIKE.scores))
+    assert is_unrelated(Look(1.2 * UNLIKE.scores, (1300, 5000)))  # the more keypoints, the more there should be
+    assert is_unrelated(Look(torch.zeros(0), (0, 9)))
 
 
 @pytest.mark.parametrize(

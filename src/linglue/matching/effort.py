@@ -11,7 +11,7 @@ LOOKS = 2  # of the first pass; a result is sure from this look on
 CONFIDENT = 0.8  # probability from which on a match is a sure one
 SHARE = 0.08  # of the keypoints of the image that has fewer: with so many sure matches the result is sure,
 FEWEST = 50  # but not with fewer than these
-UNRELATED = -5.0  # logit that the images show the same thing, below which they do not
+UNRELATED = 0.005  # of these keypoints: where no more matches are to be expected, there are none
 
 
 def is_sure(scored: Scored) -> bool:
@@ -21,8 +21,8 @@ def is_sure(scored: Scored) -> bool:
 
 
 def is_unrelated(scored: Scored) -> bool:
-    """Whether it is clear that the images have nothing in common."""
-    return float(scored.related) < UNRELATED
+    """Whether so few matches are to be expected that the images have nothing in common."""
+    return float(scored.scores.sum()) <= UNRELATED * min(scored.candidates.counts)
 
 
 def look_until_settled(looks: Iterator[Scored]) -> tuple[Scored, bool]:
