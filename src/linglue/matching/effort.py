@@ -10,7 +10,7 @@ EFFORTS = ("adaptive", "full")  # as much as a pair needs, or everything for eve
 LOOKS = 2  # of the first pass; a result is sure from this look on
 CONFIDENT = 0.8  # probability from which on a match is a sure one
 SHARE = 0.08  # of the keypoints of the image that has fewer: with so many sure matches the result is sure,
-FEWEST = 100  # but not with fewer than these
+FEWEST = 150  # but not with fewer than these
 UNRELATED = 0.005  # of these keypoints: where no more matches are to be expected, there are none
 
 
