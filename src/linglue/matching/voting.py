@@ -166,17 +166,24 @@ class Voting(nn.Module):
         self.register_buffer("calibration", torch.tensor([1.0, 0.0]))
 
     def forward(self, view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor) -> list[Scored]:
-        """What each look says; the arguments of `looking`."""
-        return list(self.looking(view0, view1, x0, x1))
-
-    def looking(self, view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor) -> Iterator[Scored]:
-        """What each look says, one after the other: who has seen enough does not ask for the next one.
+        """What each look says.
 
         Args:
             view0: where the keypoints of image 0 are.
             view1: the same for image 1.
             x0: (N, C) descriptors of image 0, of unit length.
             x1: (M, C) descriptors of image 1.
+        """
+        return list(self.looking(view0, view1, x0, x1))
+
+    def looking(self, view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor) -> Iterator[Scored]:
+        """What each look says, one after the other: who has seen enough does not ask for the next one.
+
+        Args:
+            view0: as for `forward`, like the others.
+            view1: of image 1.
+            x0: (N, C) of unit length.
+            x1: (M, C) of image 1.
         """
         there, back = nearest_k(x0, x1, self.config.candidates)
         candidates = find_candidates(there, back)
