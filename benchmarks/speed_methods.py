@@ -1,9 +1,10 @@
 """What benchmarks/speed.py runs, and on which features: LinGlue, its peers, and the floors of exact nearest neighbours.
 
-Each method gets the features it was made for: linpoint for linglue (the default: context and learned consensus),
-linglue-fast (no layers) and the nearest neighbours alone, sift for linglue-geo (network and learned consensus), adalam
-and colmap-sift, aliked for LightGlue, superpoint for SuperGlue. FAISS takes part where it is installed; gemm and
-gemm-onednn are all inner products and nothing else, by torch's own product and by oneDNN's.
+Each method gets the features it was made for: linpoint for linglue (the default: the learned consensus, and the network
+where that is not sure), linglue-full (the network for every pair), linglue-fast (for none) and the nearest neighbours
+alone, sift for linglue-geo and linglue-geo-full (another network), adalam and colmap-sift, aliked for LightGlue,
+superpoint for SuperGlue. FAISS takes part where it is installed; gemm and gemm-onednn are all inner products and no
+more, by torch's own product and by oneDNN's.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from linglue.errors import LinGlueError
 from linglue.evaluation.peers import find_peer_file
 from linglue.features.registry import make_extractor
 from linglue.matcher import MatcherConfig, PairMatcher
+from linglue.matching.match import MatchingConfig
 from linglue.matching.nearest import BLOCK_COLUMNS, BLOCK_ROWS, linear, nearest_k
 from linglue.types import Features, ImageSize
 
@@ -29,8 +31,10 @@ SIZE = ImageSize(1600, 1200)
 DIMS = {"linpoint": 64, "sift": 128, "aliked": 128, "superpoint": 256}
 FEATURES = {
     "linglue": "linpoint",
+    "linglue-full": "linpoint",
     "linglue-fast": "linpoint",
     "linglue-geo": "sift",
+    "linglue-geo-full": "sift",
     "nearest": "linpoint",
     "gemm": "linpoint",
     "gemm-onednn": "linpoint",
@@ -119,8 +123,9 @@ def make_run(method: str) -> Run:
         return _products(torch.nn.functional.linear if method == "gemm" else linear)
     if method == "faiss":
         return _faiss_nearest()
-    name = {"lightglue-full": "lightglue", "linglue-geo": "linglue"}.get(method, method)
-    matcher: PairMatcher = MatcherConfig(name=name, features=FEATURES[method]).build()
+    effort = "full" if method.startswith("linglue") and method.endswith("-full") else "adaptive"
+    name = method.removesuffix("-full").removesuffix("-geo")
+    matcher: PairMatcher = MatcherConfig(name, FEATURES[method], matching=MatchingConfig(effort=effort)).build()
     if method == "lightglue-full":  # every layer for every keypoint
         conf = matcher.net.conf  # type: ignore[attr-defined]
         conf.depth_confidence = conf.width_confidence = -1

@@ -29,17 +29,20 @@ from linglue.io.images import IMAGE_SUFFIXES
 
 @dataclass(frozen=True)
 class Method:
-    """A matcher, the features it is given, and how many times fewer pairs it has to match."""
+    """A matcher, the features it is given, its effort, and how many times fewer pairs it has to match."""
 
     matcher: str
     features: str
+    effort: str = "adaptive"
     fewer: int = 1
 
 
 METHODS = {
     "linglue": Method("linglue", "linpoint"),
+    "linglue-full": Method("linglue", "linpoint", "full"),
     "linglue-fast": Method("linglue-fast", "linpoint"),
     "linglue-geo": Method("linglue", "sift"),
+    "linglue-geo-full": Method("linglue", "sift", "full"),
     "adalam": Method("adalam", "sift"),
     "lightglue": Method("lightglue", "aliked", fewer=10),
 }
@@ -54,13 +57,14 @@ def linglue(*words: str | Path) -> dict[str, Any]:
     return found
 
 
-def timed(work: Path, pairs: list[tuple[str, str]], matcher: str, workers: int) -> float:
+def timed(work: Path, pairs: list[tuple[str, str]], method: Method, workers: int) -> float:
     """Seconds in which `match-pairs` matches those of the pairs that are not matched yet."""
     chosen = work / "chosen.txt"
     chosen.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
     linglue("pairs", work, "--pairs", "list", "--pair-list", chosen)
     start = time.perf_counter()
-    linglue("match-pairs", work, "--matcher", matcher, "--workers", str(workers), "--device", "cpu")
+    how = ("--matcher", method.matcher, "--effort", method.effort)
+    linglue("match-pairs", work, *how, "--workers", str(workers), "--device", "cpu")
     return time.perf_counter() - start
 
 
@@ -68,12 +72,12 @@ def measure(method: Method, images: Path, folder: Path, arguments: argparse.Name
     """Pairs, and pairs per second: of a whole run, and while it runs."""
     names = sorted(p.relative_to(images).as_posix() for p in images.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
     pairs = list(itertools.combinations(names, 2))[: max(arguments.pairs // method.fewer, 3 * arguments.workers)]
-    used, work = folder / "used.txt", folder / f"{method.matcher}-{method.features}"
+    used, work = folder / "used.txt", folder / f"{method.matcher}-{method.features}-{method.effort}"
     used.write_text("".join(f"{name}\n" for name in sorted({name for pair in pairs for name in pair})))
     options = ("--features", method.features, "--max-keypoints", str(arguments.keypoints), "--image-list", used)
     linglue("extract", images, "-o", work, *options, "--device", "cpu", "--workers", str(arguments.workers))
-    begin = timed(work, pairs[: arguments.workers], method.matcher, arguments.workers)
-    whole = timed(work, pairs, method.matcher, arguments.workers)
+    begin = timed(work, pairs[: arguments.workers], method, arguments.workers)
+    whole = timed(work, pairs, method, arguments.workers)
     made = len(pairs) - arguments.workers  # by the second run
     return len(pairs), made / whole, (made - arguments.workers) / max(whole - begin, 1e-3)
 

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from linglue.matcher import Matcher as Matcher
     from linglue.matcher import MatcherConfig as MatcherConfig
     from linglue.matcher import PairMatcher as PairMatcher
-    from linglue.matcher import presets as presets
     from linglue.matching.match import MatchingConfig as MatchingConfig
     from linglue.network.linglue import LinGlue as LinGlue
     from linglue.network.weights import LinGlueConfig as LinGlueConfig
+    from linglue.network.weights import presets as presets
     from linglue.types import Features as Features
     from linglue.types import ImageSize as ImageSize
     from linglue.types import Matches as Matches
@@ -31,7 +31,7 @@ _HOMES = {
     "Matches": "linglue.types",
     "MatchingConfig": "linglue.matching.match",
     "PairMatcher": "linglue.matcher",
-    "presets": "linglue.matcher",
+    "presets": "linglue.network.weights",
 }
 
 __version__ = version("linglue")

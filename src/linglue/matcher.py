@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -16,11 +16,11 @@ from linglue.core.fingerprint import code_sha256
 from linglue.core.progress import Stopwatch
 from linglue.core.registry import Registry
 from linglue.errors import LinGlueError
-from linglue.features import DEFAULT_FEATURES, FRONT_ENDS, MAX_KEYPOINTS, RESIZE, make_extractor
+from linglue.features import DEFAULT_FEATURES, MAX_KEYPOINTS, RESIZE, make_extractor
 from linglue.features.base import Extractor
 from linglue.io.images import Image, ImageSource, Mask, as_image
 from linglue.matching.baselines import MutualNearest, RatioTest
-from linglue.matching.match import MatchingConfig, match_descriptors
+from linglue.matching.match import MatchingConfig, match_descriptors, match_if_settled
 from linglue.matching.together import team
 from linglue.network.entries import collate, matchable
 from linglue.network.linglue import LinGlue
@@ -96,6 +96,9 @@ class MatcherConfig:
 class Matcher:
     """LinGlue: a front-end, the network made for it, and the matching of the network's descriptors.
 
+    Where it has a `first` network, without layers, pairs that are easy or clearly unrelated are matched by the learned
+    consensus on descriptors as they are, and the other ones go through the network.
+
     Example:
         >>> matcher = Matcher.from_pretrained()
         >>> matcher.match("a.jpg", "b.jpg").draw("matches.png")  # doctest: +SKIP
@@ -108,6 +111,7 @@ class Matcher:
         kind: str,
         device: str = "cpu",
         matching: MatchingConfig | None = None,
+        first: LinGlue | None = None,
     ) -> None:
         """A matcher of its parts; `from_pretrained` is the usual way.
 
@@ -117,12 +121,15 @@ class Matcher:
             kind: features the network was made for; others are refused.
             device: where the network runs.
             matching: how the network's descriptors become matches.
+            first: of no layers, with a learned consensus; tried first unless `matching.effort` is "full".
         """
         self.extractor = extractor
         self.network = network.to(device).eval()
         self.kind = kind
         self.device = torch.device(device)
         self.matching = matching or MatchingConfig()
+        adaptive = self.matching.learned and self.matching.effort == "adaptive"
+        self.first = first.to(device).eval() if first is not None and adaptive else None
         self._encoded: WeakKeyDictionary[Features, torch.Tensor] = WeakKeyDictionary()
 
     @classmethod
@@ -185,17 +192,16 @@ class Matcher:
         made_for = read_info(path).kind
         if kind not in (None, made_for):
             raise LinGlueError(f"{path}: network was made for {made_for!r} features, expected one for {kind!r}")
-        return cls(None, LinGlue.load(path, device), made_for, device, matching)
+        fast = packaged_weights(f"{made_for}-fast")
+        first = LinGlue.load(fast, device) if weights is None and fast.is_file() else None
+        return cls(None, LinGlue.load(path, device), made_for, device, matching, first)
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
         """JSON values of all that decides the matches of given features."""
-        digest = hashlib.sha256(self.network.config.to_json().encode())
-        for name, tensor in self.network.state_dict().items():
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        first = None if self.first is None else self.first.sha256()
         matching, code = self.matching.settings(), code_sha256(*_CODE)
-        return {"network_sha256": digest.hexdigest(), "matching": matching, "code": code}
+        return {"network_sha256": self.network.sha256(), "first_sha256": first, "matching": matching, "code": code}
 
     def extract(
         self,
@@ -274,8 +280,7 @@ class Matcher:
             >>> Matcher.for_features("sift").match_batch([])
             []
         """
-        if batch_size is None:
-            batch_size = 1 if self.device.type == "cpu" else 8
+        batch_size = (1 if self.device.type == "cpu" else 8) if batch_size is None else batch_size
         if batch_size < 1:
             raise LinGlueError(f"batch_size is {batch_size}, expected at least 1")
         results: list[Matches] = []
@@ -285,8 +290,27 @@ class Matcher:
 
     @torch.inference_mode()
     def _match_batch(self, pairs: Sequence[tuple[Features, Features]], watch: Stopwatch) -> list[Matches]:
-        for features in (one for pair in pairs for one in pair):
+        for features in itertools.chain(*pairs):
             self._check(features)
+        tried = {number: self._first_pass(*pair, watch) for number, pair in enumerate(pairs)}
+        found = {number: matches for number, matches in tried.items() if matches is not None}
+        if hard := sorted(tried.keys() - found.keys()):
+            found.update(zip(hard, self._by_network([pairs[number] for number in hard], watch), strict=True))
+        return [found[number] for number in tried]
+
+    def _first_pass(self, features0: Features, features1: Features, watch: Stopwatch) -> Matches | None:
+        """The matches of a pair that needs no network, None of one that does."""
+        if self.first is None or self.first.voting is None:
+            return None
+        with watch.stage("first pass"), team(self.device):
+            entry0, entry1 = features0.tensors(self.device), features1.tensors(self.device)
+            encoded = self.first.encode(entry0, entry1)
+            (seen,) = matchable(entry0, entry1, encoded.descriptors0, encoded.descriptors1)
+            found = match_if_settled(*seen, self.matching, self.first.voting)
+        return None if found is None else Matches.of(features0, features1, *found, timing=dict(watch.seconds))
+
+    def _by_network(self, pairs: Sequence[tuple[Features, Features]], watch: Stopwatch) -> list[Matches]:
+        """The matches of pairs that need the network."""
         with team(self.device), watch.stage("network"):
             sides = [[self._entry(features) for features in side] for side in zip(*pairs, strict=True)]
             entry0, entry1 = (side[0] if len(side) == 1 else collate(side) for side in sides)  # one needs no padding
@@ -367,34 +391,3 @@ MATCHERS = Registry(
         "loftr": "linglue.evaluation.peers.loftr:LoFTR",
     },
 )
-
-
-def presets() -> list[dict[str, object]]:
-    """Names, descriptor sizes, licences and networks of what `Matcher.from_pretrained` can load.
-
-    Returns:
-        One dictionary per front-end with a network in the package.
-
-    Example:
-        >>> [found["name"] for found in presets() if not found["needs_extractor_weights"]]
-        ['linpoint', 'sift']
-    """
-    found: list[dict[str, object]] = []
-    for name, front_end in FRONT_ENDS.items():
-        path = packaged_weights(name)
-        if path.is_file():
-            info = read_info(path)
-            found.append(
-                {
-                    "name": name,
-                    "dim": info.config.input_dim,
-                    "network": info.preset,
-                    "network_dim": info.config.dim,
-                    "training": info.training,
-                    "network_licence": info.licence,
-                    "features_licence": front_end.licence,
-                    "needs_extractor_weights": front_end.needs_weights,
-                    "weights_source": front_end.weights_source,
-                }
-            )
-    return found

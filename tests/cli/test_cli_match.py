@@ -34,6 +34,8 @@ def test_one_line_per_stage(run, images):
     lines = run("match", *images, *FEW).out.splitlines()
     assert lines[0].startswith(f"{images[0]}: 800 linpoint keypoints, ")
     assert lines[1].startswith(f"{images[1]}: ")
+    assert [line.split(":")[0] for line in lines[2:-1]] == ["first pass"]
+    lines = run("match", *images, "--effort", "full", *FEW).out.splitlines()
     assert [line.split(":")[0] for line in lines[2:-1]] == ["network", "consensus"]
     assert "matches, pair score" in lines[-1]
 
@@ -45,7 +47,7 @@ def test_json_is_one_object_and_nothing_else_on_standard_output(run, images, tmp
     assert facts["matches"] == len(load_matches(tmp_path / "m.json")) > 200
     assert facts["keypoints0"] == 800 and facts["features"] == "linpoint"
     assert facts["pair_score"] > 0.9
-    assert {"extract0", "extract1", "network", "consensus"} <= facts["seconds"].keys()
+    assert {"extract0", "extract1", "first pass"} <= facts["seconds"].keys()
     assert facts["output"] == str(tmp_path / "m.json") and facts["drawing"] == str(tmp_path / "m.png")
     assert "matches, pair score" in outcome.err
 

@@ -258,7 +258,7 @@ class PlainLook(nn.Module):
 
 def winners_of(scored: Scored) -> Tensor:
     """(K,) candidates that have the best score of both their keypoints; best first."""
-    scores, pairs = scored.scores().detach(), scored.candidates.pairs
+    scores, pairs = scored.scores, scored.candidates.pairs
     keep = torch.ones_like(scores, dtype=torch.bool)
     for side in (0, 1):
         keep = keep & among_best(pairs[:, side], scores, 1)
@@ -283,14 +283,14 @@ class PlainVoting(Voting):
         found = [last]
         while predicted is not None and len(found) < self.config.looks:
             chosen = winners_of(last)  # (K,)
-            likely = chosen[last.scores()[chosen] > UNLIKELY]
+            likely = chosen[last.scores[chosen] > UNLIKELY]
             rigid = Rigid(view0, view1, last.candidates.pairs[likely])
             pairs, known = self._plain_pairs(last, predicted, rigid, view0, view1, x0, x1)
             similarity = (x0[pairs[:, 0]] * x1[pairs[:, 1]]).sum(1)  # (E',)
             candidates = describe_candidates(pairs, similarity, there, back)
-            prior, winners = self._prior(last, chosen, known)
+            prior, winners = self._prior(last, known)
             prior[:, CHOICE:] = rigid.describe(pairs)
-            trust = last.scores()[known]
+            trust = last.scores[known]
             last, predicted = self.looks[1](view0, view1, candidates, winners, trust, prior)
             found.append(last)
         return [*found[:-1], replace(last, pair=self.pair, calibration=self.calibration)]
@@ -307,7 +307,7 @@ class PlainVoting(Voting):
         x1: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Pairs (E', 2) for the next look, and (E',) which candidates of the last they are, −1 for new ones."""
-        pairs, scores = last.candidates.pairs, last.scores()
+        pairs, scores = last.candidates.pairs, last.scores
         kept = torch.zeros_like(scores, dtype=torch.bool)
         for side in (0, 1):
             kept |= among_best(pairs[:, side], scores, self.config.kept)

@@ -112,9 +112,9 @@ def test_unrelated_images_get_lower_scores_than_related_ones(network):
     scored = network(view0, view1, x0, x1)[-1]
     strong = replace(scored, logits=[torch.full_like(scored.logits[-1], 6.0)])  # sure of everything
     weak = replace(scored, logits=[torch.full_like(scored.logits[-1], -6.0)])
-    assert strong.related() > 0 > weak.related()
+    assert strong.related > 0 > weak.related
     _, scores = best_matches(strong)
-    assert torch.allclose(scores.max(), strong.scores().max() * strong.related().sigmoid(), atol=1e-6)
+    assert torch.allclose(scores.max(), strong.scores.max() * strong.related.sigmoid(), atol=1e-6)
     assert len(best_matches(weak, least=0.01)[0]) == 0
 
 
@@ -126,6 +126,7 @@ def test_scores_are_lower_where_images_are_unlikely_to_be_related(network):
     for bias in (5.0, -0.2):
         network.pair.weight.zero_()
         network.pair.bias.fill_(bias)
+        scored = replace(scored)  # which knows nothing of the pair yet
         found.append(best_matches(scored, 0.0))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.allclose(found[1][1], found[0][1] / (1 + math.exp(0.2 * PACE)), atol=1e-6)

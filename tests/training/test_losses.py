@@ -167,7 +167,7 @@ def test_voting_loss_says_what_is_known(wrong):
         torch.tensor(truth1),
         lambda listed: torch.tensor([tuple(pair) in wrong for pair in listed.tolist()]),
     )
-    related = F.binary_cross_entropy_with_logits(found.related(), torch.tensor(1.0)) * PAIR_WEIGHT
+    related = F.binary_cross_entropy_with_logits(found.related, torch.tensor(1.0)) * PAIR_WEIGHT
     assert float((loss - related).detach()) == pytest.approx(voting_by_hand(found, (truth0, truth1), wrong), abs=1e-5)
     loss.backward()
     assert torch.isfinite(found.logits[0].grad).all()

@@ -99,8 +99,18 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_effort(parser: argparse.ArgumentParser) -> None:
+    """`--effort`: whether easy pairs may cost less."""
+    parser.add_argument(
+        "--effort",
+        choices=("adaptive", "full"),
+        default="adaptive",
+        help="adaptive: easy and clearly unrelated pairs are matched without the network; full: all pairs with it",
+    )
+
+
 def add_matching(parser: argparse.ArgumentParser) -> None:
-    """--matcher, --weights and --min-score: `matcher_config` makes a MatcherConfig of them."""
+    """--matcher, --weights, --min-score and --effort: `matcher_config` makes a MatcherConfig of them."""
     parser.add_argument(
         "--matcher",
         default="linglue",
@@ -114,16 +124,16 @@ def add_matching(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="matches less likely right than this, of 0 to 1, are dropped; unless given, as suits pose estimation",
     )
+    add_effort(parser)
 
 
 def matcher_config(options: argparse.Namespace, features: str, device: str) -> MatcherConfig:
-    """The matcher that --matcher, --weights and --min-score ask for, for features of the kind `features`."""
+    """The matcher that the options of `add_matching` ask for, for features of the kind `features`."""
     from linglue.matcher import MatcherConfig
     from linglue.matching.match import MatchingConfig
 
-    return MatcherConfig(
-        options.matcher, features, options.weights, device, MatchingConfig(min_score=options.min_score)
-    )
+    matching = MatchingConfig(min_score=options.min_score, effort=options.effort)
+    return MatcherConfig(options.matcher, features, options.weights, device, matching)
 
 
 def add_engine(

@@ -17,6 +17,7 @@ from linglue.localization.localize import localize_queries, map_settings, read_r
 from linglue.localization.localizer import LocalizeConfig, Localizer, check_map
 from linglue.localization.queries import find_queries
 from linglue.matcher import MAX_KEYPOINTS, RESIZE, Matcher, MatcherConfig
+from linglue.matching.match import MatchingConfig
 from linglue.sfm.extract import ExtractConfig
 from linglue.sfm.match import build_matcher
 from linglue.sfm.workspace import Workspace
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(features=None, max_keypoints=None, resize=None)
     parser.epilog = "--features, --max-keypoints, --resize and --tile are those of the map unless given."
     common.add_weights(parser)
+    common.add_effort(parser)
     parser.add_argument(
         "--top", type=int, default=LocalizeConfig.top, metavar="N", help="most similar images of the map to match"
     )
@@ -83,11 +85,13 @@ def run(options: argparse.Namespace) -> None:
     device = common.device(options)
     read_record(details)  # another's file of that name is refused before any work
     how = _extraction(options, work, device)
-    asked = MatcherConfig(features=front_end(how.features).name, weights=options.weights, device=device)
+    matching = MatchingConfig(effort=options.effort)
+    kind = front_end(how.features).name
+    asked = MatcherConfig(features=kind, weights=options.weights, device=device, matching=matching)
     pose = PoseConfig(options.max_error, options.min_inliers, options.seed)
     config = LocalizeConfig(how.max_keypoints, how.resize, how.tile, options.top, pose)
     settings = map_settings(work, config, {"extract": how.settings(), "matcher": dict(build_matcher(asked).settings)})
-    matcher = partial(Matcher.from_pretrained, how.features, how.weights, options.weights, device)
+    matcher = partial(Matcher.from_pretrained, how.features, how.weights, options.weights, device, matching)
     queries, problems = find_queries(options.queries, options.images, options.intrinsics)
     if not queries:
         why = f" ({problems[0]})" if problems else ""

@@ -9,6 +9,7 @@ from pathlib import Path
 from linglue.cli import common
 from linglue.core.progress import Stopwatch
 from linglue.matcher import MatcherConfig
+from linglue.matching.match import MatchingConfig
 from linglue.sfm.match_database import EXHAUSTIVE, EXISTING, match_database
 
 
@@ -30,13 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", type=Path, metavar="FILE", help="your own network instead of the one in the package"
     )
+    common.add_effort(parser)
     common.add_device(parser)
     common.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Do what `linglue match-database` was asked for, and report it."""
-    matcher = MatcherConfig(features="sift", weights=options.weights, device=common.device(options))
+    matching = MatchingConfig(effort=options.effort)
+    matcher = MatcherConfig(features="sift", weights=options.weights, device=common.device(options), matching=matching)
     report = common.Report(options.json)
     watch = Stopwatch("cpu")
     with watch.stage("total"):

@@ -11,7 +11,7 @@ from linglue.errors import LinGlueError
 from linglue.features import FRONT_ENDS
 from linglue.features.download import fetch_weights
 from linglue.features.weights import cache_folder
-from linglue.matcher import presets
+from linglue.network.weights import presets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

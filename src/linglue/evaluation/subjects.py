@@ -43,8 +43,8 @@ class Subject:
     """What is timed: a preset of ours, the packaged network of a front-end, or any matcher by name.
 
     Args:
-        name: of `network.weights.PRESETS` or of `matcher.MATCHERS`; "linglue": the packaged network for `features`, as
-            users get it.
+        name: of `network.weights.PRESETS` or of `matcher.MATCHERS`; "linglue": the packaged network for `features`,
+            with full effort.
         features: kind of the features it gets.
         label: what tables call it, where that is not its name.
     """
@@ -139,6 +139,6 @@ def _parts_of(network: LinGlue) -> Run:
             encoded = network.encode(entry0, entry1)
         (pair,) = matchable(entry0, entry1, encoded.descriptors0, encoded.descriptors1)
         with watch.stage("matching"):
-            return len(match_descriptors(*pair, MatchingConfig(), network.dustbin, network.voting)[0])
+            return len(match_descriptors(*pair, MatchingConfig(effort="full"), network.dustbin, network.voting)[0])
 
     return run

@@ -1,12 +1,14 @@
 """From new descriptors to matches: `MatchingConfig` and the order of the steps.
 
-descriptors → candidates → learned consensus → one-to-one matches with scores, where the network comes with one; else
+descriptors → candidates → learned consensus → one-to-one matches with scores, where the network comes with one; it may
+also look at descriptors as they are first, and that is all where the result is sure (`match_if_settled`); else
 descriptors → nearest neighbours → local affine filter → consensus → completion → one-to-one matches with scores
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from linglue.errors import LinGlueError
 from linglue.matching.baselines import mutual_matches
 from linglue.matching.completion import CompletionConfig, complete
 from linglue.matching.consensus import ConsensusConfig, drop_contradicted
+from linglue.matching.effort import EFFORTS, LOOKS, look_until_settled
 from linglue.matching.local_affine import FilterConfig, filtered_matches
 from linglue.matching.motion import rank
 from linglue.matching.nearest import nearest_both_ways
@@ -43,12 +46,15 @@ class MatchingConfig:
     completion: CompletionConfig | None = field(default_factory=CompletionConfig)  # None: no search; needs the filter
     min_score: float | None = None  # matches that score less are dropped; None: MIN_SCORE of the learned consensus,
     # nothing after the filter, which scores from 0.5 on, and its completion, which scores below
+    effort: str = "adaptive"  # of the learned consensus and the network: what a pair needs, or "full" for every pair
 
     def __post_init__(self) -> None:
         if self.min_score is not None and not 0 <= self.min_score <= 1:
             raise LinGlueError(f"min_score is {self.min_score}, expected a number from 0 to 1")
         if self.filter is None and (self.consensus or self.completion):
             raise LinGlueError("filter is None, expected consensus and completion to be None, too: they start from it")
+        if self.effort not in EFFORTS:
+            raise LinGlueError(f"effort is {self.effort!r}, expected {' or '.join(EFFORTS)}")
 
     @classmethod
     def paper(cls) -> MatchingConfig:
@@ -120,22 +126,54 @@ def match_descriptors(
     # Coordinates and distances need all their digits.
     with torch.autocast(x0.device.type, enabled=False), team(x0.device):
         if voting is not None and config.learned and dustbin is None:
-            least = MIN_SCORE if config.min_score is None else config.min_score
             with watch.stage("consensus"):
-                return _vote(view0, view1, x0, x1, voting, least)
+                return _vote(view0, view1, x0, x1, config, voting)[:2]
         pairs, scores = _match(view0, view1, x0, x1, config, dustbin, watch)
     keep = scores >= (config.min_score or 0.0)  # (K,)
     return pairs[keep], scores[keep]
 
 
+@torch.no_grad()
+def match_if_settled(
+    view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor, config: MatchingConfig, voting: Voting
+) -> tuple[Tensor, Tensor] | None:
+    """The matches of a pair that is easy or clearly unrelated, None of one that needs more.
+
+    Args:
+        view0: where the keypoints of image 0 are.
+        view1: the same for image 1.
+        x0: (N, C) descriptors of image 0, of unit length.
+        x1: (M, C) descriptors of image 1.
+        config: whose effort is adaptive.
+        voting: the learned consensus for these descriptors, of which a few looks are taken.
+
+    Returns:
+        pairs (K, 2) of indices into the keypoints, and scores (K,) in [0, 1]; or None.
+    """
+    with torch.autocast(x0.device.type, enabled=False), team(x0.device):
+        pairs, scores, settled = _vote(view0, view1, x0, x1, config, voting, LOOKS)
+    return (pairs, scores) if settled else None
+
+
 def _vote(
-    view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor, voting: Voting, least: float
-) -> tuple[Tensor, Tensor]:
-    """What the learned consensus finds, from `least` on; images are put in order, so that rounding is the same, too."""
+    view0: Keypoints,
+    view1: Keypoints,
+    x0: Tensor,
+    x1: Tensor,
+    config: MatchingConfig,
+    voting: Voting,
+    looks: int | None = None,
+) -> tuple[Tensor, Tensor, bool]:
+    """What the learned consensus finds in at most so many looks, and whether that settles the pair.
+
+    The images are put in order, so that rounding is the same, too, whichever of them comes first.
+    """
     if rank(view0) > rank(view1):
-        pairs, scores = _vote(view1, view0, x1, x0, voting, least)
-        return pairs.flip(1), scores
-    return best_matches(voting(view0, view1, x0, x1)[-1], least)
+        pairs, scores, settled = _vote(view1, view0, x1, x0, config, voting, looks)
+        return pairs.flip(1), scores, settled
+    taken = islice(voting.looking(view0, view1, x0, x1), looks)
+    last, settled = look_until_settled(taken) if config.effort == "adaptive" else (list(taken)[-1], True)
+    return *best_matches(last, MIN_SCORE if config.min_score is None else config.min_score), settled
 
 
 def _match(

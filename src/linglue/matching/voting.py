@@ -15,7 +15,9 @@ part, so swapping them swaps the result.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -107,23 +109,34 @@ class Scored:
         from0, from1 = together(seen_from, (0, 1))
         return from0, from1
 
+    @cached_property
     def scores(self) -> Tensor:
         """(E,) geometric mean of the probabilities from both sides, as if the images showed the same thing."""
         from0, from1 = self.log_probabilities()
-        return ((from0 + from1) / 2).exp()
+        return ((from0 + from1) / 2).exp().detach()
 
+    @cached_property
     def related(self) -> Tensor:
         """() logit that the images show the same thing at all, from all scores together."""
         if self.pair is None:
             return self.logits[-1].new_tensor(torch.inf)
-        scores = self.scores().detach()  # (E,)
-        return PACE * self.pair(torch.stack([scores.pow(power).sum() for power in POWERS]).log1p())[0]
+        return PACE * self.pair(torch.stack([self.scores.pow(power).sum() for power in POWERS]).log1p())[0]
 
-    def honest(self, scores: Tensor) -> Tensor:
-        """(K,) probabilities of being right, from scores that are in the right order."""
-        if self.calibration is None:
-            return scores
-        return (scores.logit(1e-6) * self.calibration[0] + self.calibration[1]).sigmoid()
+    @cached_property
+    def winners(self) -> Tensor:
+        """(K,) candidates that have the best score of both their keypoints; best first."""
+        sides = zip(self.candidates.pairs.unbind(1), self.candidates.counts, strict=True)
+        best = together(lambda side: among_best(side[0], self.scores, 1, side[1]), sides)
+        chosen = (best[0] & best[1]).nonzero()[:, 0]
+        return chosen[self.scores[chosen].argsort(descending=True, stable=True)]
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        """(K,) of the winners: that the images show the same thing, times that the match is right then."""
+        scores = self.scores[self.winners]
+        if self.calibration is not None:
+            scores = (scores.logit(1e-6) * self.calibration[0] + self.calibration[1]).sigmoid()
+        return scores * self.related.sigmoid()
 
 
 def log_partition(logits: Tensor, owner: Tensor, count: int) -> Tensor:
@@ -161,43 +174,47 @@ class Voting(nn.Module):
             x0: (N, C) descriptors of image 0, of unit length.
             x1: (M, C) descriptors of image 1.
         """
+        return list(self.looking(view0, view1, x0, x1))
+
+    def looking(self, view0: Keypoints, view1: Keypoints, x0: Tensor, x1: Tensor) -> Iterator[Scored]:
+        """What each look says, one after the other: who has seen enough does not ask for the next one.
+
+        Args:
+            view0: as for `forward`, like the others.
+            view1: of image 1.
+            x0: (N, C) of unit length.
+            x1: (M, C) of image 1.
+        """
         there, back = nearest_k(x0, x1, self.config.candidates)
         candidates = find_candidates(there, back)
         prior = x0.new_zeros(len(candidates.pairs), PRIOR)  # (E, PRIOR)
         trust = candidates.sides[0][:, LEAD] + candidates.sides[1][:, LEAD]  # (E,)
-        last, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, trust, prior)
-        found = [last]
+        logits, predicted = self.looks[0](view0, view1, candidates, candidates.mutual, trust, prior)
+        last = Scored(logits, candidates, self.pair, self.calibration)
+        yield last
         trees = together(lambda view: tree_of(view.points / view.size.max()), (view0, view1))
         for _ in range(1, self.config.looks):
             if predicted is None:
-                break
-            scores = last.scores().detach()  # (E,)
-            chosen = _winners(last.candidates, scores)  # (K,)
-            rigid = Rigid(view0, view1, last.candidates.pairs[chosen[scores[chosen] > UNLIKELY]])
-            pairs, known = self._next_pairs(last.candidates, scores, predicted, rigid, trees, x0, x1)
+                return
+            likely = last.winners[last.scores[last.winners] > UNLIKELY]  # (K,)
+            rigid = Rigid(view0, view1, last.candidates.pairs[likely])
+            pairs, known = self._next_pairs(last, predicted, rigid, trees, x0, x1)
             candidates = describe_candidates(pairs, similarities(x0, x1, pairs), there, back)
-            prior, winners = self._prior(last, chosen, known)
+            prior, winners = self._prior(last, known)
             prior[:, CHOICE:] = rigid.describe(pairs)
-            trust = scores[known]  # (E',) of winners, which are known
-            last, predicted = self.looks[1](view0, view1, candidates, winners, trust, prior)
-            found.append(last)
-        return [*found[:-1], replace(last, pair=self.pair, calibration=self.calibration)]
+            trust = last.scores[known]  # (E',) of winners, which are known
+            logits, predicted = self.looks[1](view0, view1, candidates, winners, trust, prior)
+            last = Scored(logits, candidates, self.pair, self.calibration)
+            yield last
 
     @torch.no_grad()
     def _next_pairs(
-        self,
-        candidates: Candidates,
-        scores: Tensor,
-        predicted: list[Tensor],
-        rigid: Rigid,
-        trees: list[cKDTree],
-        x0: Tensor,
-        x1: Tensor,
+        self, last: Scored, predicted: list[Tensor], rigid: Rigid, trees: list[cKDTree], x0: Tensor, x1: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Pairs (E', 2) for the next look, and (E',) which candidates of the last they are, −1 for new ones."""
-        pairs, around = candidates.pairs, self.config.around
+        pairs, counts, around = last.candidates.pairs, last.candidates.counts, self.config.around
         kept0, kept1 = together(
-            lambda side: among_best(pairs[:, side], scores, self.config.kept, candidates.counts[side]), (0, 1)
+            lambda side: among_best(pairs[:, side], last.scores, self.config.kept, counts[side]), (0, 1)
         )
         kept = kept0 | kept1  # (E,)
         ways = (
@@ -213,11 +230,11 @@ class Voting(nn.Module):
         return torch.stack([key // len(x1), key % len(x1)], dim=1), known
 
     @staticmethod
-    def _prior(last: Scored, chosen: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-        """What the last look said of each pair (E', PRIOR), and which of them are among the chosen (E',)."""
+    def _prior(last: Scored, known: Tensor) -> tuple[Tensor, Tensor]:
+        """What the last look said of each pair (E', PRIOR), and which of them are its winners (E',)."""
         logit, old = last.logits[-1].detach(), known >= 0
         wins = torch.zeros_like(logit, dtype=torch.bool)
-        wins[chosen] = True
+        wins[last.winners] = True
         prior = logit.new_zeros(len(known), PRIOR)
         prior[:, 0] = torch.where(old, logit[known].clamp(-8, 8) / 4, 0)
         prior[:, 1] = old.float()
@@ -251,10 +268,10 @@ class _Look(nn.Module):
 
     def forward(
         self, view0: Keypoints, view1: Keypoints, candidates: Candidates, votes: Tensor, trust: Tensor, prior: Tensor
-    ) -> tuple[Scored, list[Tensor] | None]:
+    ) -> tuple[list[Tensor], list[Tensor] | None]:
         """Logits of the candidates, of which `votes` (E,) have a vote, the surest those of most trust (E,).
 
-        And where voters predict the partners to be.
+        After each round; and where voters predict the partners to be.
         """
         c = self.config
         own = torch.cat([candidates.similarity[:, None], prior], dim=1)  # (E, 1 + PRIOR)
@@ -265,7 +282,7 @@ class _Look(nn.Module):
         state = torch.cat(start)  # (E, W)
         voters = votes.nonzero()[:, 0]  # (V,)
         if not len(voters):  # nobody votes where there is nothing to choose from
-            return Scored([state[:, 0]] * len(self.rounds), candidates), None
+            return [state[:, 0]] * len(self.rounds), None
         scene = ends_of([view0, view1], candidates.pairs)
         sure = trust[voters].argsort(descending=True, stable=True)[: len(voters) // c.sure + c.far]  # (S,)
         ways = (view0, view1, candidates.pairs), (view1, view0, candidates.pairs.flip(1))
@@ -274,7 +291,7 @@ class _Look(nn.Module):
         for layer in self.rounds:
             state, logit, predicted = layer(state, voters, sides, scene)
             logits.append(logit)
-        return Scored(logits, candidates), predicted
+        return logits, predicted
 
     def _start(self, own: Tensor, side0: Tensor, side1: Tensor) -> Tensor:
         """(c, W) states of candidates from their descriptors alone."""
@@ -338,20 +355,10 @@ class _Round(nn.Module):
         return torch.cat(moved), torch.cat(logits), [motion[:, :2] for motion in motions]
 
 
-def _winners(candidates: Candidates, scores: Tensor) -> Tensor:
-    """(K,) candidates that have the best score (E,) of both their keypoints; best first."""
-    best = together(lambda side: among_best(candidates.pairs[:, side], scores, 1, candidates.counts[side]), (0, 1))
-    chosen = (best[0] & best[1]).nonzero()[:, 0]
-    return chosen[scores[chosen].argsort(descending=True, stable=True)]
-
-
 def best_matches(scored: Scored, least: float = MIN_SCORE) -> tuple[Tensor, Tensor]:
     """One-to-one matches (K, 2) and scores (K,), best first: mutual maxima of the score, at least `least`.
 
     A score is the probability that the match is right: that the images show the same thing, times that it is then.
     """
-    right = scored.scores().detach()  # (E,)
-    chosen = _winners(scored.candidates, right)
-    scores = scored.honest(right[chosen]) * scored.related().sigmoid()  # (K,)
-    keep = scores >= least
-    return scored.candidates.pairs[chosen[keep]], scores[keep]
+    keep = scored.probabilities >= least  # (K,)
+    return scored.candidates.pairs[scored.winners[keep]], scored.probabilities[keep]

@@ -10,6 +10,7 @@ one product for all of them, and attention is told where each image begins and e
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,22 @@ class LinGlue(nn.Module):
             >>> network.save("mine.safetensors", "sift", "geo", "Apache-2.0", "my images")  # doctest: +SKIP
         """
         write_weights(path, self.state_dict(), WeightsInfo(kind, preset, licence, training, self.config))
+
+    def sha256(self) -> str:
+        """Of its configuration and all its weights: other networks, other digests.
+
+        Returns:
+            64 hexadecimal digits.
+
+        Example:
+            >>> LinGlue.from_pretrained("sift").sha256() == LinGlue.from_pretrained("sift").sha256()
+            True
+        """
+        digest = hashlib.sha256(self.config.to_json().encode())
+        for name, tensor in self.state_dict().items():
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def forward(self, data: Mapping[str, Entry], matching: MatchingConfig | None = None) -> dict[str, Any]:
         """Encode and match, with LightGlue's dictionaries.

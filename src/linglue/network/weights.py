@@ -14,6 +14,7 @@ from torch import Tensor
 
 from linglue.core.atomic import atomic_path
 from linglue.errors import LinGlueError
+from linglue.features.registry import FRONT_ENDS
 from linglue.matching.voting import VotingConfig
 from linglue.network.context import ContextConfig
 
@@ -220,3 +221,34 @@ def read_weights(path: str | Path, wanted: Mapping[str, Tensor]) -> dict[str, Te
     if broken is not None:
         raise LinGlueError(f"{path}: {broken} holds NaN or infinite values, expected finite weights")
     return state
+
+
+def presets() -> list[dict[str, object]]:
+    """Names, descriptor sizes, licences and networks of what `Matcher.from_pretrained` can load.
+
+    Returns:
+        One dictionary per front-end with a network in the package.
+
+    Example:
+        >>> [found["name"] for found in presets() if not found["needs_extractor_weights"]]
+        ['linpoint', 'sift']
+    """
+    found: list[dict[str, object]] = []
+    for name, front_end in FRONT_ENDS.items():
+        path = packaged_weights(name)
+        if path.is_file():
+            info = read_info(path)
+            found.append(
+                {
+                    "name": name,
+                    "dim": info.config.input_dim,
+                    "network": info.preset,
+                    "network_dim": info.config.dim,
+                    "training": info.training,
+                    "network_licence": info.licence,
+                    "features_licence": front_end.licence,
+                    "needs_extractor_weights": front_end.needs_weights,
+                    "weights_source": front_end.weights_source,
+                }
+            )
+    return found

@@ -152,7 +152,7 @@ def voting_loss(
                 counts = known | torch.zeros_like(known).index_put((owner[excluded],), excluded.new_tensor(True))
                 loss = partition - torch.where(known, chosen, left)  # (N,)
                 losses.append((loss * counts).sum() / counts.sum().clamp(min=1))
-    related = looks[-1].related()
+    related = looks[-1].related
     shows = related.new_tensor(float((truth0 >= 0).any()))
     weight = PAIR_WEIGHT if shows else PAIR_WEIGHT * RARE
     return torch.stack(losses).mean() + weight * F.binary_cross_entropy_with_logits(related, shows)

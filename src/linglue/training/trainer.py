@@ -142,7 +142,8 @@ def validate(network: LinGlue, caches: dict[str, FeatureCache], device: torch.de
             batch = to_device(cache.batch([index]), device)
             encoded = network.encode(batch["image0"], batch["image1"])
             (pair,) = matchable(batch["image0"], batch["image1"], encoded.descriptors0, encoded.descriptors1)
-            matching = MatchingConfig(min_score=0) if network.voting is not None else MatchingConfig.unfiltered()
+            learned = MatchingConfig(min_score=0, effort="full")
+            matching = learned if network.voting is not None else MatchingConfig.unfiltered()
             found, confidence = match_descriptors(*pair, matching, None, network.voting)
             truths = [batch[f"matches{k}"][0][batch[f"image{k}"]["mask"][0]] for k in (0, 1)]
             scores.append(score_pair(found, *truths))

@@ -107,7 +107,7 @@ def variants(kind: str, networks: Mapping[str, Path], device: str = "cpu") -> di
         if config.sinkhorn:  # optimal transport is its head, nothing comes after it
             methods[preset] = MatcherConfig("linglue", kind, path, device)
             continue
-        heads = {**HEADS, **({LEARNED: MatchingConfig()} if config.voting else {})}
+        heads = {**HEADS, **({LEARNED: MatchingConfig(effort="full")} if config.voting else {})}
         for head, matching in heads.items():
             methods[f"{preset}, {head}"] = MatcherConfig("linglue", kind, path, device, matching)
         if config.pairwise_layers:

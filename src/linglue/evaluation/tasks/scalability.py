@@ -110,9 +110,9 @@ def _note(threads: int, repeats: int, limits: Limits) -> str:
     """How the tables came about."""
     return (
         f"synthetic keypoints, half of them with a true match; {threads} thread(s), medians of {repeats}; linglue: "
-        f"what is shipped for {DEFAULT_FEATURES}; presets as the identity start with the filter, peers with their "
-        f"weights, or random ones where said; lightglue, lighterglue and loftr as one part; loftr: images of as many "
-        f"squares of 8 pixels; given up beyond "
+        f"what is shipped for {DEFAULT_FEATURES}, full effort; presets as the identity start with the filter, peers "
+        f"with their weights, or random ones where said; lightglue, lighterglue and loftr as one part; loftr: images "
+        f"of as many squares of 8 pixels; given up beyond "
         f"{limits.seconds:g} s of CPU time, also where growth so far says so, or {limits.megabytes} MB; "
         "n^: exponent fitted from 4096 on, or to all sizes where that leaves fewer than two"
     )

@@ -149,7 +149,7 @@ def measure(scenes: Sequence[Path], extract: ExtractConfig, unrelated_pairs: int
     """
     truths = [truth for scene in scenes for truth in load_scene(scene)]
     matcher = Matcher.from_pretrained(extract.features, extract.weights, device=extract.device)
-    every = Matcher(None, matcher.network, matcher.kind, extract.device, MatchingConfig(min_score=0.0))
+    every = Matcher(None, matcher.network, matcher.kind, extract.device, MatchingConfig(min_score=0.0), matcher.first)
     images = {path: t.scene or t.pair.group for t in truths for path in (t.pair.image0, t.pair.image1)}
     features = {path: matcher.extract(path, extract.max_keypoints, extract.resize) for path in images}
     scores, right, related = [], [], []
