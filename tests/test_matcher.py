@@ -18,7 +18,7 @@ def features(matcher, pair) -> list[Features]:
     return [matcher.extract(image, 400) for image in (pair.image0, pair.image1)]
 
 
-@pytest.mark.parametrize("name", ["linglue", "linglue-fast", "linglue-nofilter", "mnn", "ratio"])
+@pytest.mark.parametrize("name", ["linglue", "linglue-full", "linglue-fast", "linglue-nofilter", "mnn", "ratio"])
 def test_every_matcher_has_one_interface(name, features, pair):
     built = pickle.loads(pickle.dumps(MatcherConfig(name))).build()  # as in another process
     found = built.match(*features)

@@ -348,6 +348,10 @@ def _linglue(config: MatcherConfig, weights: Path | None = None, matching: Match
     return Matcher.for_features(config.features, made, config.device, matching or config.matching)
 
 
+def _linglue_full(config: MatcherConfig) -> Matcher:
+    return _linglue(config, matching=replace(config.matching, effort="full"))
+
+
 def _linglue_fast(config: MatcherConfig) -> Matcher:
     path = packaged_weights(f"{config.features}-fast")
     return _linglue(config, path if config.weights is None and path.is_file() else None)
@@ -377,6 +381,7 @@ MATCHERS = Registry(
     "linglue.matchers",
     {
         "linglue": "linglue.matcher:_linglue",  # as users get it
+        "linglue-full": "linglue.matcher:_linglue_full",  # every pair through the network, as `--effort full`
         "linglue-fast": "linglue.matcher:_linglue_fast",  # the consensus alone, on descriptors as they are
         "linglue-nofilter": "linglue.matcher:_linglue_nofilter",  # mutual nearest neighbours of its descriptors
         "linglue-paper": "linglue.matcher:_linglue_paper",  # the paper's filter, whatever else the network comes with

@@ -182,11 +182,16 @@ def test_map_makes_the_model_of_the_stores(run, folder):
         ("match-pairs", other, "--workers", 1),
     ):
         assert run(*arguments).code == 0
+    with Workspace(work).matches() as whole, Workspace(other).matches() as staged:
+        assert len(whole.rows()) == len(staged.rows()) == 6
+        for pair in whole.rows():
+            assert all(np.array_equal(a, b) for a, b in zip(whole.get(*pair), staged.get(*pair), strict=True))
     found = facts(run("map", other, *INTRINSICS, "--json"))
     assert found["model"]["registered"] == 4 and found["unregistered"] == []
-    whole = json.loads((work / "summary.json").read_text())
-    # COLMAP's threads decide about an observation or two of some 900.
-    assert found["model"] == pytest.approx(whole["model"], rel=1e-2)
+    model = json.loads((work / "summary.json").read_text())["model"]
+    # COLMAP's threads decide about an observation or two of some 900, which moves the error by some per cent.
+    assert found["model"].pop("reprojection_error") == pytest.approx(model.pop("reprojection_error"), rel=0.05)
+    assert found["model"] == pytest.approx(model, rel=1e-2)
     refused(run("map", folder / "images"), "holds no features.db")
     for name in ("model", "database.db"):
         assert (other / name).exists()

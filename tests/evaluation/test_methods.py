@@ -14,7 +14,7 @@ from linglue.matcher import MATCHERS, MatcherConfig
 from linglue.sfm.extract import ExtractConfig
 from linglue.types import Features
 
-PLAIN = ("mnn", "ratio", "ratio-oneway", "linglue", "linglue-fast", "linglue-nofilter", "linglue-paper")
+PLAIN = ("mnn", "ratio", "ratio-oneway", "linglue", "linglue-full", "linglue-fast", "linglue-nofilter", "linglue-paper")
 
 
 def make_features(count: int, seed: int = 0, shaped: bool = True) -> Features:
@@ -97,7 +97,7 @@ def test_ratio_is_a_subset_of_mnn() -> None:
 def test_unknown_method_lists_the_allowed() -> None:
     with pytest.raises(
         LinGlueError,
-        match="'best', expected linglue, linglue-fast, linglue-nofilter, linglue-paper, mnn, ratio",
+        match="'best', expected linglue, linglue-full, linglue-fast, linglue-nofilter, linglue-paper, mnn, ratio",
     ):
         MatcherConfig("best").build()
     assert "lightglue" in MATCHERS.names()

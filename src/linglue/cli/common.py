@@ -115,7 +115,7 @@ def add_matching(parser: argparse.ArgumentParser) -> None:
         "--matcher",
         default="linglue",
         metavar="NAME",
-        help="linglue, linglue-fast, mnn, ratio, adalam, lightglue, or package:Name of your own",
+        help="linglue, linglue-full, linglue-fast, mnn, ratio, adalam, lightglue, or package:Name of your own",
     )
     add_weights(parser)
     parser.add_argument(

@@ -31,14 +31,14 @@ from linglue.sfm.extract import ExtractConfig
 
 SCENES = "LINGLUE_SCENES"  # environment variable: a folder of scenes made by benchmarks/pose_scenes.py
 METHODS = (
-    *("linpoint:mnn", "linpoint:linglue-paper", "linpoint:linglue-fast", "linpoint:linglue"),
+    *("linpoint:mnn", "linpoint:linglue-paper", "linpoint:linglue-fast", "linpoint:linglue-full", "linpoint:linglue"),
     *("sift:mnn", "sift:ratio", "sift:ratio-oneway", "sift:adalam", "sift:colmap-sift", "sift:linglue"),
     *("superpoint:mnn", "superpoint:superglue", "superpoint:superglue-10", "superpoint:linglue"),
     *("aliked:mnn", "aliked:lightglue", "aliked:linglue-paper", "aliked:linglue"),
     *("disk:lightglue", "xfeat:lightglue", "loftr"),
 )
 SCENE_METHODS = (  # of many pairs: without the slowest
-    *("linpoint:mnn", "linpoint:linglue-paper", "linpoint:linglue-fast", "linpoint:linglue"),
+    *("linpoint:mnn", "linpoint:linglue-paper", "linpoint:linglue-fast", "linpoint:linglue-full", "linpoint:linglue"),
     *("sift:mnn", "sift:ratio", "sift:adalam", "sift:linglue"),
     *("superpoint:mnn", "superpoint:superglue-10", "superpoint:linglue"),
     *("aliked:mnn", "aliked:lightglue", "aliked:linglue-paper", "aliked:linglue"),

@@ -16,7 +16,7 @@ from linglue.features import DEFAULT_FEATURES
 
 ANY = "any"  # in the column of features: the default against all others
 _STRICT = within_name(*WITHIN[0])
-_OURS = ("linglue", "linglue-fast", "linglue-paper")
+_OURS = ("linglue", "linglue-full", "linglue-fast", "linglue-paper")
 
 
 @dataclass(frozen=True)

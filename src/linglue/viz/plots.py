@@ -47,6 +47,7 @@ _LINES = {
     "superglue": ("--", "^"),
     "superglue-10": ("-.", "^"),
     "lightglue": ("--", "P"),
+    "linglue-full": ("-.", "*"),
     "linglue-fast": ("--", "*"),
     "linglue-paper": ("-.", "s"),
 }

@@ -24,7 +24,7 @@ def linear(tmp_path: Path) -> Path:
 
 
 def test_networks_are_those_of_the_package_and_the_given(linear: Path) -> None:
-    assert set(ablation.find_networks("sift")) == {"geo"}
+    assert set(ablation.find_networks("sift")) == {"geo", "raw"}
     assert ablation.find_networks("sift", [linear])["linear"] == linear
     with pytest.raises(LinGlueError, match="made for 'sift' features, expected one for 'aliked'"):
         ablation.find_networks("aliked", [linear])

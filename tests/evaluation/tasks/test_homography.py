@@ -228,7 +228,7 @@ def test_wrong_arguments_are_one_clear_line(data: Path, tmp_path: Path) -> None:
         ((str(data / "v_astronaut"),), "holds no sequence"),
         (
             (str(data), "--compare", "best"),
-            "expected linglue, linglue-fast, linglue-nofilter, linglue-paper, mnn, ratio",
+            "expected linglue, linglue-full, linglue-fast, linglue-nofilter, linglue-paper, mnn, ratio",
         ),
         ((str(data), "--estimators", "guess"), "estimator is 'guess', expected poselib"),
         ((str(data), "--threshold", "0"), "--threshold is 0"),
