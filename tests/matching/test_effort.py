@@ -40,7 +40,8 @@ def test_doubt_is_no_reason_to_call_images_unrelated():
 @pytest.mark.parametrize(
     ("looks", "taken", "settles"),
     [
-        ([UNLIKE, SURE, SURE], 1, True),
+        ([UNLIKE, UNLIKE, SURE], LOOKS, True),  # nor is it enough to call images unrelated
+        ([UNLIKE, DOUBTFUL, SURE], 3, True),
         ([DOUBTFUL, UNLIKE, SURE], 2, True),
         ([SURE, SURE, SURE], LOOKS, True),  # the first look alone is never sure
         ([DOUBTFUL, DOUBTFUL, SURE], 3, True),
