@@ -23,7 +23,6 @@ from linglue.errors import LinGlueError
 from linglue.evaluation.peers import find_peer_file
 from linglue.features.registry import make_extractor
 from linglue.matcher import MatcherConfig, PairMatcher
-from linglue.matching.match import MatchingConfig
 from linglue.matching.nearest import BLOCK_COLUMNS, BLOCK_ROWS, linear, nearest_k
 from linglue.types import Features, ImageSize
 
@@ -123,9 +122,8 @@ def make_run(method: str) -> Run:
         return _products(torch.nn.functional.linear if method == "gemm" else linear)
     if method == "faiss":
         return _faiss_nearest()
-    effort = "full" if method.startswith("linglue") and method.endswith("-full") else "adaptive"
-    name = method.removesuffix("-full").removesuffix("-geo")
-    matcher: PairMatcher = MatcherConfig(name, FEATURES[method], matching=MatchingConfig(effort=effort)).build()
+    name = "lightglue" if method == "lightglue-full" else method.replace("-geo", "")
+    matcher: PairMatcher = MatcherConfig(name, FEATURES[method]).build()
     if method == "lightglue-full":  # every layer for every keypoint
         conf = matcher.net.conf  # type: ignore[attr-defined]
         conf.depth_confidence = conf.width_confidence = -1
