@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from skimage import data
 
+from linglue.features.linpoint import ASIDE
 from linglue.geometry.homography import apply
 from linglue.training.front_end.crops import CropConfig, draw_crops
 from linglue.training.front_end.lessons import Lesson
@@ -37,7 +38,7 @@ def test_keypoints_lie_on_what_they_were_on(drawn):
     for zero, one, _ in samples:
         for crop in (zero, one):
             assert crop.image.shape == crop.covered.shape == (160, 160)
-            x, y = np.rint(crop.points).astype(int).T
+            x, y = np.rint(crop.points - ASIDE).astype(int).T
             dark += list((crop.image[y, x] < 128)[crop.covered[y, x]])
     assert len(dark) > 100 and np.mean(dark) > 0.97
 

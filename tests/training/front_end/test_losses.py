@@ -7,6 +7,7 @@ import torch
 
 from linglue.training.front_end.losses import (
     SPREAD,
+    agree_loss,
     contrast_loss,
     distil_loss,
     heat_loss,
@@ -53,13 +54,46 @@ def test_position_loss_vanishes_where_the_heat_has_its_mean_and_pulls_it_there()
     y, x = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
     true, image = torch.tensor([[7.3, 8.2]]), torch.zeros(1, dtype=torch.int64)
     right = -((x - 7.3) ** 2 + (y - 8.2) ** 2) / (2 * 0.5**2)
-    assert position_loss(right[None], image, true) < 1e-3
+    pixel = torch.tensor([[7, 8]])
+    assert position_loss(right[None], image, true, pixel) < 1e-3
+    assert position_loss(right[None], image, true, pixel + 1) < 0.05  # begun beside the highest heat
     wrong = (-((x - 8) ** 2 + (y - 8) ** 2) / 2)[None].requires_grad_()
-    loss = position_loss(wrong, image, true)
+    loss = position_loss(wrong, image, true, pixel)
     loss.backward()
     assert wrong.grad is not None
-    assert position_loss((wrong - wrong.grad).detach(), image, true) < loss
-    assert float(position_loss(right[None], image[:0], true[:0])) == 0
+    assert position_loss((wrong - wrong.grad).detach(), image, true, pixel) < loss
+    assert float(position_loss(right[None], image[:0], true[:0], pixel[:0])) == 0
+
+
+def test_agree_loss_is_a_distance_in_the_coarser_crop():
+    """Crop 1 shows everything three times larger and turned: a pixel too far in crop 0 is three in crop 1."""
+    turn = torch.tensor([[0.0, -3, 90], [3, 0, 5], [0, 0, 1]])
+    zero = torch.tensor([[10.0, 12], [20, 7]])
+    lifted = torch.cat([zero, torch.ones(2, 1)], 1) @ turn.T
+    one = lifted[:, :2] / lifted[:, 2:]
+    many = turn.expand(2, 3, 3)
+    assert float(agree_loss((zero, one), many)) < 1e-6
+    off = one + torch.tensor([0.0, 6])
+    expected = (0 + (2 - 0.25)) / 2  # smooth L1 of 2 pixels of crop 0 along one of two axes
+    assert math.isclose(float(agree_loss((zero, off), many)), expected, rel_tol=1e-4)
+    back = torch.linalg.inv(turn).expand(2, 3, 3)
+    assert math.isclose(float(agree_loss((off, zero), back)), expected, rel_tol=1e-4)
+    assert float(agree_loss((zero[:0], one[:0]), many[:0])) == 0
+
+
+def test_agree_loss_knows_how_perspective_changes_scale():
+    tilted = torch.tensor([[1.2, 0.1, 3], [-0.2, 0.9, 8], [2e-3, -1e-3, 1]])
+
+    def mapped(point: list[float]) -> torch.Tensor:
+        x = tilted @ torch.tensor([*point, 1.0])
+        return x[:2] / x[2]
+
+    at = [40.0, 25.0]
+    columns = [(mapped([at[0] + dx, at[1] + dy]) - mapped(at)) / 0.1 for dx, dy in ((0.1, 0), (0, 0.1))]
+    larger = max(1.0, float(torch.linalg.det(torch.stack(columns, 1)).abs()) ** 0.5)
+    one = mapped(at) + torch.tensor([3.0, 0])
+    found = agree_loss((torch.tensor([at]), one[None]), tilted[None])
+    assert math.isclose(float(found), (3 / larger - 0.25) / 2, rel_tol=0.02)
 
 
 def test_repeat_loss_compares_windows_of_two_crops():

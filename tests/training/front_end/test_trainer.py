@@ -123,8 +123,49 @@ def test_a_damaged_checkpoint_is_named(folder):
 
 
 def test_a_run_may_start_from_weights(folder, finished):
+    """With the best way to the teacher's descriptors, so that what was learned is not undone while one is found."""
     config = replace(config_of(folder, "second", steps=1), start=finished.weights)
+    trainer = FrontEndTrainer(config)
+    batch = trainer.make_batch(0)
+    begun = trainer.objective(batch)["distil"]
+    trainer.objective.to_teacher.reset_parameters()
+    assert begun < trainer.objective(batch)["distil"]
     assert train_features(config).is_file()
+
+
+def test_descriptors_that_are_kept_stay_what_they_were(folder, finished):
+    config = replace(config_of(folder, "kept", steps=100, warmup=1), start=finished.weights)
+    moved = []
+    for keep in (0.0, 50.0):
+        trainer = FrontEndTrainer(replace(config, losses=replace(config.losses, keep=keep)))
+        before = FrontEndTrainer(replace(config, losses=replace(config.losses, keep=1.0))).objective
+        for _ in range(4):
+            trainer._take_step()
+        before.net.load_state_dict(trainer.objective.net.state_dict())
+        moved.append(float(before.eval()(trainer.make_batch(9))["keep"].detach()))
+    assert moved[1] < 0.7 * moved[0]
+    with pytest.raises(LinGlueError, match=r"losses\.keep is 1\.0, expected 0 without `start`"):
+        replace(config, start=None, losses=replace(config.losses, keep=1.0))
+
+
+def test_maps_may_be_computed_in_bfloat16(folder):
+    trainer = FrontEndTrainer(config_of(folder, "bfloat16", steps=100, warmup=1, bfloat16=True))
+    plain = FrontEndTrainer(config_of(folder, "float32", steps=100, warmup=1))
+    batch = trainer.make_batch(0)
+    low, full = trainer.objective(batch), plain.objective(batch)
+    for name, value in full.items():
+        assert value.dtype == low[name].dtype == torch.float32
+        assert float((low[name] - value).abs().detach()) < 0.1 * float(value.abs().detach()) + 0.01, name
+    losses = [sum(trainer._take_step().values()) for _ in range(3)]
+    assert np.isfinite(losses).all()
+
+
+def test_lessons_are_where_things_are_not_where_the_teacher_puts_them(folder, tmp_path):
+    image = sorted((folder / "images").iterdir())[:1]
+    plain, moved = (Lessons(tmp_path / "lessons", image, "0" * 64, 100, aside) for aside in (0.0, 1.5))
+    plain.prepare(Sift())
+    np.testing.assert_allclose(moved[0].keypoints, plain[0].keypoints - 1.5)
+    assert plain.fingerprint != moved.fingerprint
 
 
 def test_lessons_are_made_once_and_an_interrupted_class_resumes(folder, tmp_path):

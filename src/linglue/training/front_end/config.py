@@ -20,6 +20,7 @@ class LessonConfig:
     held_out: float = 0.1  # share of the first folder's images that is validated on
     teacher: str = "aliked"  # a front-end
     teacher_weights: Path | None = None
+    aside: float = 0.0  # pixels by which the teacher puts keypoints right of and below what they are of
     keypoints: int = 1536  # of an image
     folder: Path = Path("lessons")  # where the teacher's work is kept; may serve many runs
 
@@ -37,6 +38,7 @@ class LearningConfig:
     weight_decay: float = 1e-4
     clip: float = 2.0  # norm of the gradient
     average: float = 0.998  # of the weights that are validated and shipped, per step
+    bfloat16: bool = False  # the maps by autocast; losses and descriptors stay in float32
     seed: int = 0
 
 
@@ -69,6 +71,8 @@ class FrontEndConfig:
         _check("crops.perspective", crops.perspective, 0 <= crops.perspective < 1, "at least 0 and below 1")
         for name, weight in asdict(self.losses).items():
             _check(f"losses.{name}", weight, weight >= 0, "at least 0")
+        kept = self.losses.keep == 0 or self.start is not None
+        _check("losses.keep", self.losses.keep, kept, "0 without `start`, whose descriptors would be kept")
         for name in ("steps", "batch", "points"):
             _check(f"learning.{name}", getattr(learning, name), getattr(learning, name) >= 1, "at least 1")
         _check("learning.rate", learning.rate, 0 < learning.rate < 1, "a number between 0 and 1")

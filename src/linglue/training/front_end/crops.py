@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from linglue.features.linpoint import ASIDE
 from linglue.geometry.homography import apply
 from linglue.io.images import Image, to_grey
 from linglue.training.front_end.lessons import Lesson
@@ -38,10 +39,10 @@ class Crop:
 
     image: NDArray[np.uint8]  # (S, S) grey
     covered: NDArray[np.bool_]  # (S, S)
-    points: NDArray[np.float32]  # (N, 2) pixels of the crop
+    points: NDArray[np.float32]  # (N, 2) where the network sees them: ASIDE from where they are in the crop
     scores: NDArray[np.float32]  # (N,)
     ids: NDArray[np.int64]  # (N,) keypoints of the lesson
-    crop_from_image: Matrix
+    crop_from_image: Matrix  # to where the network sees points of the image
 
 
 def draw_crops(
@@ -120,7 +121,8 @@ def _crop(image: Image, lesson: Lesson, matrix: Matrix, config: CropConfig, rng:
         levels, np.asarray(np.linalg.inv(matrix), dtype=np.float64), ImageSize(config.side, config.side)
     )
     light = replace(PhotometricConfig(), strength=rng.uniform(*config.strength))
-    points = apply(matrix, lesson.keypoints, front_only=True)
+    seen = np.asarray(_shift(ASIDE, ASIDE) @ matrix)
+    points = apply(seen, lesson.keypoints, front_only=True)
     ids = np.flatnonzero(_inside(points, config.side))
     return Crop(
         image=to_grey(perturb(image, rng, light)),
@@ -128,7 +130,7 @@ def _crop(image: Image, lesson: Lesson, matrix: Matrix, config: CropConfig, rng:
         points=points[ids].astype(np.float32),
         scores=lesson.scores[ids],
         ids=ids,
-        crop_from_image=matrix,
+        crop_from_image=seen,
     )
 
 

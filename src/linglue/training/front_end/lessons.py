@@ -31,9 +31,12 @@ class Lesson:
 class Lessons(Sequence[Lesson]):
     """Lessons about images, in a folder: one file for each, named by the contents of image and teacher."""
 
-    def __init__(self, folder: Path, images: Sequence[Path], teacher_sha256: str, keypoints: int = 1536) -> None:
+    def __init__(
+        self, folder: Path, images: Sequence[Path], teacher_sha256: str, keypoints: int = 1536, aside: float = 0.0
+    ) -> None:
         self.images = list(images)
         self.keypoints = keypoints
+        self.aside = aside
         self._files = [
             folder / f"{teacher_sha256[:8]}-{keypoints}-{file_sha256(image)[:16]}.npz" for image in self.images
         ]
@@ -44,12 +47,14 @@ class Lessons(Sequence[Lesson]):
 
     def __getitem__(self, index: int) -> Lesson:  # type: ignore[override]
         with np.load(self._files[index]) as arrays:
-            return Lesson(arrays["keypoints"], arrays["scores"].astype(np.float32), arrays["descriptors"])
+            keypoints = arrays["keypoints"] - np.float32(self.aside)
+            return Lesson(keypoints, arrays["scores"].astype(np.float32), arrays["descriptors"])
 
     @property
     def fingerprint(self) -> str:
-        """Differs when an image, the teacher or the number of keypoints does."""
-        return hashlib.sha256("\n".join(file.name for file in self._files).encode()).hexdigest()
+        """Differs when an image, the teacher, the number of keypoints or where they are does."""
+        parts = [*(file.name for file in self._files), repr(self.aside)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def prepare(self, teacher: Extractor) -> None:
         """Let the teacher look at every image that has no lesson yet."""

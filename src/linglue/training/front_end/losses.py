@@ -24,10 +24,12 @@ class LossWeights:
 
     heat: float = 1.0
     position: float = 0.5
+    agree: float = 0.0
     repeat: float = 0.3
     contrast: float = 1.0
     distil: float = 1.0
     trust: float = 0.2
+    keep: float = 0.0  # descriptors stay what those of `start` are, so that matchers trained on them go on working
 
 
 def heat_target(points: NDArray[np.float32], scores: NDArray[np.float32], side: int) -> NDArray[np.float32]:
@@ -66,18 +68,38 @@ def heat_loss(logits: Tensor, target: Tensor, covered: Tensor, points: int) -> T
     return (error * focus * covered).sum() / max(points, 1)
 
 
-def position_loss(logits: Tensor, image: Tensor, points: Tensor) -> Tensor:
+def position_loss(logits: Tensor, image: Tensor, points: Tensor, pixels: Tensor) -> Tensor:
     """Mean distance, capped where it cannot be mended, of refined positions from the (N, 2) true ones.
 
     Args:
         logits: (B, S, S) of the student.
         image: (N,) which crop of the batch a point is in.
         points: (N, 2) where the keypoints are.
+        pixels: (N, 2) whole pixels beside them, where refinement begins.
     """
     if not len(points):
         return logits.sum() * 0
-    found = refine(logits, image, points.round().long())
-    return F.smooth_l1_loss(found, points, beta=0.5)
+    return F.smooth_l1_loss(refine(logits, image, pixels), points, beta=0.5)
+
+
+def agree_loss(found: tuple[Tensor, Tensor], one_from_zero: Tensor) -> Tensor:
+    """Mean distance, capped, of positions found in one crop from those found in the other, in pixels of the coarser one.
+
+    The teacher's positions depend on how it looked at the image; what two views of a place agree on does not.
+
+    Args:
+        found: (N, 2) refined positions of the same keypoints in both crops.
+        one_from_zero: (N, 3, 3) homographies between them.
+    """
+    zero, one = found
+    if not len(zero):
+        return zero.sum()
+    lifted = torch.einsum("nij,nj->ni", one_from_zero, F.pad(zero, (0, 1), value=1.0))  # (N, 3)
+    mapped = lifted[:, :2] / lifted[:, 2:]
+    # d mapped / d zero = (H₂ − mapped ⊗ h₃) / w; the root of its determinant is how much larger crop 1 shows the place.
+    slope = (one_from_zero[:, :2, :2] - mapped[:, :, None] * one_from_zero[:, 2:, :2]) / lifted[:, 2:, None]
+    larger = torch.linalg.det(slope).abs().sqrt().detach().clamp(min=1.0)[:, None]  # (N, 1)
+    return F.smooth_l1_loss(mapped / larger, one / larger, beta=0.5)
 
 
 def repeat_loss(logits0: Tensor, logits1: Tensor, one_from_zero: Tensor, covered: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +13,12 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
-from linglue.features.linpoint import DIM, LinPointNet, sample
+from linglue.features.linpoint import DIM, LinPointNet, Maps, fused, refine, sample
 from linglue.training.front_end.crops import Crop
 from linglue.training.front_end.losses import (
     NEAR,
     LossWeights,
+    agree_loss,
     contrast_loss,
     distil_loss,
     heat_loss,
@@ -26,6 +28,7 @@ from linglue.training.front_end.losses import (
 )
 
 APART = 1e5  # pixels added between pairs, so that distances tell points of different pairs apart
+RIDGE = 1e-3  # of the first map to the teacher's descriptors, times the mean square of a student's number
 CROWDED = 4.0  # pixels: of two keypoints closer than that, none has its heat for itself
 
 
@@ -39,9 +42,11 @@ class Batch:
     one_from_zero: Tensor  # (B, 3, 3); NaN where two images make a pair
     lone: Tensor  # (L, 2) keypoints with their heat for themselves
     lone_crop: Tensor  # (L,)
+    lone_pixel: Tensor  # (L, 2) whole pixels beside them: the highest heat need not be the nearest pixel
     points: tuple[Tensor, Tensor]  # (K0, 2), (K1, 2) keypoints to describe
     crop: tuple[Tensor, Tensor]  # (K0,), (K1,)
     matches: Tensor  # (M, 2) into points
+    match_pixel: tuple[Tensor, Tensor]  # (M, 2) each, like lone_pixel
     taught: tuple[Tensor, Tensor]  # (M, D) the teacher's descriptors of the matches
     keypoints: int  # in all crops
 
@@ -83,6 +88,8 @@ def collate(
             before[k] += len(chosen)
         matches.append(np.stack(rows, axis=1))
     lone = [c.points[_lone(c.points)] for c in crops]
+    both = np.concatenate(matches)
+    match_pixel = [_beside(np.concatenate(points[k])[both[:, k]], rng) for k in (0, 1)]
     relative = [
         one.crop_from_image @ np.linalg.inv(zero.crop_from_image) if s else np.full((3, 3), np.nan)
         for (zero, one, _), s in zip(samples, same, strict=True)
@@ -94,15 +101,22 @@ def collate(
         one_from_zero=torch.from_numpy(np.stack(relative)).float(),
         lone=torch.from_numpy(np.concatenate(lone)),
         lone_crop=torch.from_numpy(np.repeat(np.arange(2 * pairs), [len(found) for found in lone])),
+        lone_pixel=torch.from_numpy(_beside(np.concatenate(lone), rng)),
         points=(torch.from_numpy(np.concatenate(points[0])), torch.from_numpy(np.concatenate(points[1]))),
         crop=(torch.from_numpy(np.concatenate(numbers[0])), torch.from_numpy(np.concatenate(numbers[1]))),
-        matches=torch.from_numpy(np.concatenate(matches)),
+        matches=torch.from_numpy(both),
+        match_pixel=(torch.from_numpy(match_pixel[0]), torch.from_numpy(match_pixel[1])),
         taught=(
             torch.from_numpy(np.concatenate(descriptors[0])).float(),
             torch.from_numpy(np.concatenate(descriptors[1])).float(),
         ),
         keypoints=sum(len(c.points) for c in crops),
     )
+
+
+def _beside(points: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.int64]:
+    """(N, 2) the nearest pixel of each point (N, 2), or one of its neighbours."""
+    return np.rint(points).astype(np.int64) + rng.integers(-1, 2, points.shape)
 
 
 def _lone(points: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -113,25 +127,35 @@ def _lone(points: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 class FrontEndObjective(nn.Module):
-    """The student with what it needs only while it learns: the way to the teacher's descriptors, two sharpnesses."""
+    """The student with what it needs only while it learns: the way to the teacher's descriptors, two sharpnesses.
 
-    def __init__(self, net: LinPointNet, weights: LossWeights, taught_dim: int) -> None:
+    Args:
+        net: the student.
+        weights: of the losses. With `keep`, the student as it is now is remembered.
+        taught_dim: length of the teacher's descriptors.
+        bfloat16: maps are computed by autocast.
+    """
+
+    def __init__(self, net: LinPointNet, weights: LossWeights, taught_dim: int, bfloat16: bool = False) -> None:
         super().__init__()
         self.net = net
         self.weights = weights
+        self._autocast = bfloat16
+        # In a tuple, so that it is neither trained nor part of a checkpoint: it follows from the start weights.
+        self._before = (fused(deepcopy(net)).requires_grad_(False),) if weights.keep else ()
         self.to_teacher = nn.Linear(DIM, taught_dim)
         self.log_sharpness = nn.Parameter(torch.full((2,), float(np.log(15.0))))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The losses by name, weighted."""
         w = self.weights
-        maps = self.net(batch.images)
+        maps = self._maps(self.net, batch)
         pairs = len(batch.images) // 2
         described = [self.net.describe(maps, batch.crop[k], batch.points[k]) for k in (0, 1)]  # (K, 64) each
         sharpness = self.log_sharpness.exp().clamp(max=60)
         losses = {
             "heat": w.heat * heat_loss(maps.heat, batch.heat, batch.covered, batch.keypoints),
-            "position": w.position * position_loss(maps.heat, batch.lone_crop, batch.lone),
+            "position": w.position * position_loss(maps.heat, batch.lone_crop, batch.lone, batch.lone_pixel),
         }
         known = ~batch.one_from_zero.isnan().any(dim=(1, 2))
         if known.any():
@@ -139,6 +163,11 @@ class FrontEndObjective(nn.Module):
             losses["repeat"] = w.repeat * repeat_loss(
                 zero, one, batch.one_from_zero[known], batch.covered[:pairs][known]
             )
+        if w.agree:
+            crops = [batch.crop[k][batch.matches[:, k]] for k in (0, 1)]  # (M,) each
+            exact = known[crops[0]]
+            at0, at1 = (refine(maps.heat, crops[k][exact], batch.match_pixel[k][exact]) for k in (0, 1))
+            losses["agree"] = w.agree * agree_loss((at0, at1), batch.one_from_zero[crops[0][exact]])
         contrast, trust = [], []
         for a, b in ((0, 1), (1, 0)):
             mine, theirs = batch.matches[:, a], batch.matches[:, b]  # (M,)
@@ -160,7 +189,38 @@ class FrontEndObjective(nn.Module):
             for k in (0, 1)
         ]
         losses["distil"] = w.distil * (distilled[0] + distilled[1]) / 2
+        for before in self._before:
+            with torch.no_grad():
+                old = self._maps(before, batch)
+                wanted = [before.describe(old, batch.crop[k], batch.points[k]) for k in (0, 1)]  # (K, 64) each
+            moved = [1 - (described[k] * wanted[k]).sum(1).mean() for k in (0, 1)]
+            losses["keep"] = w.keep * (moved[0] + moved[1]) / 2
         return losses
+
+    @torch.no_grad()
+    def fit_teacher(self, batches: Sequence[Batch]) -> None:
+        """Begin with the best linear map to the teacher's descriptors: a student that has learned before needs no new one.
+
+        Args:
+            batches: to fit it by.
+        """
+        mine, taught = [], []
+        for batch in batches:
+            maps = self._maps(self.net.eval(), batch)
+            for k in (0, 1):
+                rows = batch.matches[:, k]
+                mine.append(self.net.describe(maps, batch.crop[k][rows], batch.points[k][rows]))
+                taught.append(batch.taught[k])
+        x = F.pad(torch.cat(mine), (0, 1), value=1.0)  # (R, 65)
+        ridge = RIDGE * len(x) / DIM * torch.eye(DIM + 1)
+        found = torch.linalg.solve(x.T @ x + ridge, x.T @ torch.cat(taught))  # (65, D)
+        self.to_teacher.weight.copy_(found[:-1].T)
+        self.to_teacher.bias.copy_(found[-1])
+
+    def _maps(self, net: LinPointNet, batch: Batch) -> Maps:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._autocast):
+            maps = net(batch.images)
+        return Maps(*(values.float() for values in maps))
 
 
 def _distances(batch: Batch, k: int, chosen: Tensor) -> Tensor:

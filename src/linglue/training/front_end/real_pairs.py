@@ -1,7 +1,8 @@
 """Pairs of different images of one scene to learn from: what no augmentation of a single image shows.
 
 Where two images of a scene were labelled (`python -m linglue.training.sources.labels`: ALIKED with LightGlue, verified
-by epipolar geometry), the keypoints of their lessons beside the two ends of a label are a match.
+by epipolar geometry), the keypoints of their lessons beside the two ends of a label are a match. Labels are where the
+teacher puts keypoints, lessons where they are.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class RealPairs:
         """(L,) the lesson's keypoint at most `radius` from each label (L, 2), −1 where there is none."""
         longest = max(upright_size(self._lessons.images[index]))
         scale = min(LONGER_SIDE, longest) / min(longer_side, longest)
-        keypoints = self._lessons[index].keypoints
+        keypoints = self._lessons[index].keypoints + np.float32(self._lessons.aside)  # as labels have them
         if not len(keypoints):
             return np.full(len(points), -1, dtype=np.int64)
         distance, nearest = cKDTree(keypoints).query(resize_points(points, scale))

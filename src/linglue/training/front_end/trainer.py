@@ -40,6 +40,7 @@ from linglue.types import IndexArray
 
 LENGTH = ("steps", "cooldown")  # settings of the learning that may differ when a run is resumed
 KEPT = 1024  # images and lessons in memory; images take 1.4 MB each
+FITTED = 12  # batches by which a student that has learned before gets its way to the teacher's descriptors
 FEWEST = 40  # matches a pair of crops must have in common to be learned from
 
 
@@ -88,14 +89,15 @@ class FrontEndTrainer:
         teacher = make_extractor(config.lessons.teacher, config.lessons.teacher_weights)
         torch.manual_seed(config.learning.seed)
         net = load_linpoint(config.start) if config.start is not None else LinPointNet()
-        self.objective = FrontEndObjective(net, config.losses, teacher.dim)
+        self.objective = FrontEndObjective(net, config.losses, teacher.dim, config.learning.bfloat16)
         self.objective.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.average = averaged(net, config.learning.average).eval()
         self.optimiser = torch.optim.AdamW(
             self.objective.parameters(), lr=config.learning.rate, weight_decay=config.learning.weight_decay
         )
         self.step, self.seconds, self.best = 0, 0.0, -1.0
-        self.lessons = Lessons(config.lessons.folder, train, teacher_sha256(config.lessons), config.lessons.keypoints)
+        taught = config.lessons
+        self.lessons = Lessons(taught.folder, train, teacher_sha256(taught), taught.keypoints, taught.aside)
         self.real = RealPairs(config.real, self.lessons)
         check_output(config.output, self.weights, checkpoint_path(config.output))
         self._resume()
@@ -105,6 +107,8 @@ class FrontEndTrainer:
         self.validation: Sequence[ImagePair] = make_validation(held_out, config.validation_pairs)
         self.image = lru_cache(maxsize=KEPT)(self._image)
         self.lesson = lru_cache(maxsize=KEPT)(self._lesson)
+        if config.start is not None and self.step == 0:
+            self.objective.fit_teacher([self.make_batch(config.learning.steps + n) for n in range(FITTED)])
 
     @property
     def weights(self) -> Path:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from linglue.features.linpoint import LinPointNet, detect, to_tensor
+from linglue.features.linpoint import ASIDE, LinPointNet, detect, to_tensor
 from linglue.io.images import Image
 from linglue.training.images.image_set import ImageSet
 from linglue.training.sources.homography import HomographyConfig, HomographySource
@@ -57,7 +57,7 @@ def find(net: LinPointNet, image: Image) -> Found:
     maps = net(to_tensor(image))
     keypoints, _ = detect(maps, 0, ImageSize(image.shape[1], image.shape[0]), KEYPOINTS)
     number = torch.zeros(len(keypoints), dtype=torch.int64)
-    return Found(keypoints.numpy(), net.describe(maps, number, keypoints).numpy())
+    return Found(keypoints.numpy() - np.float32(ASIDE), net.describe(maps, number, keypoints).numpy())
 
 
 @torch.inference_mode()
