@@ -83,7 +83,7 @@ def position_loss(logits: Tensor, image: Tensor, points: Tensor, pixels: Tensor)
 
 
 def agree_loss(found: tuple[Tensor, Tensor], one_from_zero: Tensor) -> Tensor:
-    """Mean distance, capped, of positions found in one crop from those found in the other, in pixels of the coarser one.
+    """Mean distance, capped, between what both crops say of a place, in pixels of the coarser one.
 
     The teacher's positions depend on how it looked at the image; what two views of a place agree on does not.
 

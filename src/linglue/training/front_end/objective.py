@@ -199,7 +199,7 @@ class FrontEndObjective(nn.Module):
 
     @torch.no_grad()
     def fit_teacher(self, batches: Sequence[Batch]) -> None:
-        """Begin with the best linear map to the teacher's descriptors: a student that has learned before needs no new one.
+        """Begin with the best linear map to the teacher's descriptors, for a student that has learned before.
 
         Args:
             batches: to fit it by.
