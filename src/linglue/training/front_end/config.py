@@ -21,6 +21,7 @@ class LessonConfig:
     teacher: str = "aliked"  # a front-end
     teacher_weights: Path | None = None
     aside: float = 0.0  # pixels by which the teacher puts keypoints right of and below what they are of
+    steady: Path | None = None  # weights of a student: keypoints are where it sees them from all sides
     keypoints: int = 1536  # of an image
     folder: Path = Path("lessons")  # where the teacher's work is kept; may serve many runs
 

@@ -97,7 +97,9 @@ class FrontEndTrainer:
         )
         self.step, self.seconds, self.best = 0, 0.0, -1.0
         taught = config.lessons
-        self.lessons = Lessons(taught.folder, train, teacher_sha256(taught), taught.keypoints, taught.aside)
+        self.lessons = Lessons(
+            taught.folder, train, teacher_sha256(taught), taught.keypoints, taught.aside, taught.steady
+        )
         self.real = RealPairs(config.real, self.lessons)
         check_output(config.output, self.weights, checkpoint_path(config.output))
         self._resume()
