@@ -11,7 +11,18 @@ from torch import nn
 
 from linglue.errors import LinGlueError
 from linglue.features import linpoint, make_extractor
-from linglue.features.linpoint import BORDER, DIM, RADIUS, LinPoint, LinPointNet, detect, maxima, refine, sample
+from linglue.features.linpoint import (
+    BORDER,
+    DIM,
+    RADIUS,
+    SHARPNESS,
+    LinPoint,
+    LinPointNet,
+    detect,
+    maxima,
+    refine,
+    sample,
+)
 from linglue.types import ImageSize
 
 
@@ -223,7 +234,7 @@ def test_refine_is_the_mean_of_the_square_weighted_by_heat():
         total, mean = 0.0, torch.zeros(2)
         for dy in range(-RADIUS, RADIUS + 1):
             for dx in range(-RADIUS, RADIUS + 1):
-                weight = math.exp(heat[image[number], y + dy, x + dx])
+                weight = math.exp(SHARPNESS * heat[image[number], y + dy, x + dx])
                 total += weight
                 mean += weight * torch.tensor([x + dx, y + dy])
         torch.testing.assert_close(found[number], mean / total, atol=1e-4, rtol=0)

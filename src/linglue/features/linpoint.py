@@ -33,6 +33,7 @@ SAMPLES = 12  # places around a keypoint where its descriptor looks; learned off
 REACH = 32.0  # pixels: the farthest such a place can lie from the keypoint
 RADIUS = 2  # pixels: keypoints are maxima of squares of side 2·RADIUS + 1, and are refined within them
 OVERLAP = 128  # pixels that a tile sees beyond its own area
+SHARPNESS = 3.0  # of the weights around a maximum: it counts most, whichever pixel of its square begins
 BORDER = 4  # pixels at the rim of an image without keypoints: half of what a descriptor needs is missing there
 TIE = 1e-4  # difference of two pixels' heat under which they are equal
 # The network puts keypoints to the right of and below what they are of, even in mirrored images, as its teacher does:
@@ -201,10 +202,10 @@ def sample(maps: Tensor, image: Tensor, points: Tensor, stride: int) -> Tensor:
 def refine(heat: Tensor, image: Tensor, pixels: Tensor) -> Tensor:
     """Sub-pixel positions (N, 2): the mean of the square around each of the (N, 2) pixels, weighted by its heat.
 
-    `heat` are logits (B, H, W). Differentiable; training teaches the heat to have its mean at the true place.
+    Differentiable; training teaches the heat to have its mean at the true place.
 
     Args:
-        heat: (B, H, W) of the detector.
+        heat: (B, H, W) logits of the detector.
         image: (N,) which image of the batch each pixel is in.
         pixels: (N, 2) whole pixels x, y.
     """
@@ -213,9 +214,10 @@ def refine(heat: Tensor, image: Tensor, pixels: Tensor) -> Tensor:
     dy, dx = torch.meshgrid(step, step, indexing="ij")
     y = (pixels[:, 1, None] + dy.reshape(-1)).clamp(0, height - 1)  # (N, 25)
     x = (pixels[:, 0, None] + dx.reshape(-1)).clamp(0, width - 1)
-    weight = heat.reshape(-1)[(image[:, None] * height + y) * width + x].softmax(dim=1)  # (N, 25)
-    around = torch.stack([dx.reshape(-1), dy.reshape(-1)], dim=1).to(weight)  # (25, 2)
-    return pixels + weight @ around
+    around = heat.reshape(-1)[(image[:, None] * height + y) * width + x]  # (N, 25)
+    weight = (SHARPNESS * around).softmax(dim=1)  # (N, 25)
+    steps = torch.stack([dx.reshape(-1), dy.reshape(-1)], dim=1).to(weight)  # (25, 2)
+    return pixels + weight @ steps
 
 
 def maxima(heat: Tensor) -> Tensor:

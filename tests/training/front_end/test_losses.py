@@ -5,6 +5,7 @@ import math
 import numpy as np
 import torch
 
+from linglue.features.linpoint import SHARPNESS
 from linglue.training.front_end.losses import (
     SPREAD,
     agree_loss,
@@ -53,7 +54,7 @@ def test_heat_loss_is_the_quality_focal_loss_of_covered_pixels():
 def test_position_loss_vanishes_where_the_heat_has_its_mean_and_pulls_it_there():
     y, x = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
     true, image = torch.tensor([[7.3, 8.2]]), torch.zeros(1, dtype=torch.int64)
-    right = -((x - 7.3) ** 2 + (y - 8.2) ** 2) / (2 * 0.5**2)
+    right = -((x - 7.3) ** 2 + (y - 8.2) ** 2) / (2 * 0.5**2 * SHARPNESS)
     pixel = torch.tensor([[7, 8]])
     assert position_loss(right[None], image, true, pixel) < 1e-3
     assert position_loss(right[None], image, true, pixel + 1) < 0.05  # begun beside the highest heat

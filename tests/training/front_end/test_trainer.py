@@ -134,18 +134,19 @@ def test_a_run_may_start_from_weights(folder, finished):
 
 
 def test_descriptors_that_are_kept_stay_what_they_were(folder, finished):
-    config = replace(config_of(folder, "kept", steps=100, warmup=1), start=finished.weights)
+    config = config_of(folder, "kept", steps=100, warmup=1)
+    config = replace(config, start=finished.weights, kept=finished.weights, losses=replace(config.losses, keep=1.0))
     moved = []
-    for keep in (0.0, 50.0):
-        trainer = FrontEndTrainer(replace(config, losses=replace(config.losses, keep=keep)))
-        before = FrontEndTrainer(replace(config, losses=replace(config.losses, keep=1.0))).objective
+    for weight in (1e-6, 50.0):
+        trainer = FrontEndTrainer(replace(config, losses=replace(config.losses, keep=weight)))
         for _ in range(4):
             trainer._take_step()
-        before.net.load_state_dict(trainer.objective.net.state_dict())
-        moved.append(float(before.eval()(trainer.make_batch(9))["keep"].detach()))
+        objective = trainer.objective.eval()
+        moved.append(float(objective(trainer.make_batch(9))["keep"].detach()) / weight)
     assert moved[1] < 0.7 * moved[0]
-    with pytest.raises(LinGlueError, match=r"losses\.keep is 1\.0, expected 0 without `start`"):
-        replace(config, start=None, losses=replace(config.losses, keep=1.0))
+    for other in (replace(config.losses, keep=0.0), config.losses):
+        with pytest.raises(LinGlueError, match=r"losses\.keep is [01]\.0, expected more than 0 if and only if `kept`"):
+            replace(config, kept=None if other.keep else config.kept, losses=other)
 
 
 def test_maps_may_be_computed_in_bfloat16(folder):

@@ -49,6 +49,7 @@ class FrontEndConfig:
 
     output: Path = Path("run")  # checkpoint, log, plot and the finished weights
     start: Path | None = None  # weights to start from
+    kept: Path | None = None  # weights whose descriptors `losses.keep` is about: those that matchers were trained on
     validate_every: int = 500  # steps
     checkpoint_every: int = 100
     validation_pairs: int = 40
@@ -72,8 +73,8 @@ class FrontEndConfig:
         _check("crops.perspective", crops.perspective, 0 <= crops.perspective < 1, "at least 0 and below 1")
         for name, weight in asdict(self.losses).items():
             _check(f"losses.{name}", weight, weight >= 0, "at least 0")
-        kept = self.losses.keep == 0 or self.start is not None
-        _check("losses.keep", self.losses.keep, kept, "0 without `start`, whose descriptors would be kept")
+        both = (self.losses.keep > 0) == (self.kept is not None)
+        _check("losses.keep", self.losses.keep, both, "more than 0 if and only if `kept` names weights")
         for name in ("steps", "batch", "points"):
             _check(f"learning.{name}", getattr(learning, name), getattr(learning, name) >= 1, "at least 1")
         _check("learning.rate", learning.rate, 0 < learning.rate < 1, "a number between 0 and 1")

@@ -29,7 +29,7 @@ class LossWeights:
     contrast: float = 1.0
     distil: float = 1.0
     trust: float = 0.2
-    keep: float = 0.0  # descriptors stay what those of `start` are, so that matchers trained on them go on working
+    keep: float = 0.0  # descriptors stay what those of `kept` are, so that matchers trained on them go on working
 
 
 def heat_target(points: NDArray[np.float32], scores: NDArray[np.float32], side: int) -> NDArray[np.float32]:

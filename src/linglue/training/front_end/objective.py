@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,18 +130,26 @@ class FrontEndObjective(nn.Module):
 
     Args:
         net: the student.
-        weights: of the losses. With `keep`, the student as it is now is remembered.
+        weights: of the losses.
         taught_dim: length of the teacher's descriptors.
         bfloat16: maps are computed by autocast.
+        kept: whose descriptors the student's are to stay like; None: nobody's.
     """
 
-    def __init__(self, net: LinPointNet, weights: LossWeights, taught_dim: int, bfloat16: bool = False) -> None:
+    def __init__(
+        self,
+        net: LinPointNet,
+        weights: LossWeights,
+        taught_dim: int,
+        bfloat16: bool = False,
+        kept: LinPointNet | None = None,
+    ) -> None:
         super().__init__()
         self.net = net
         self.weights = weights
         self._autocast = bfloat16
-        # In a tuple, so that it is neither trained nor part of a checkpoint: it follows from the start weights.
-        self._before = (fused(deepcopy(net)).requires_grad_(False),) if weights.keep else ()
+        # In a tuple, so that it is neither trained nor part of a checkpoint.
+        self._kept = (fused(kept).requires_grad_(False),) if kept is not None else ()
         self.to_teacher = nn.Linear(DIM, taught_dim)
         self.log_sharpness = nn.Parameter(torch.full((2,), float(np.log(15.0))))
 
@@ -189,10 +196,10 @@ class FrontEndObjective(nn.Module):
             for k in (0, 1)
         ]
         losses["distil"] = w.distil * (distilled[0] + distilled[1]) / 2
-        for before in self._before:
+        for kept in self._kept:
             with torch.no_grad():
-                old = self._maps(before, batch)
-                wanted = [before.describe(old, batch.crop[k], batch.points[k]) for k in (0, 1)]  # (K, 64) each
+                old = self._maps(kept, batch)
+                wanted = [kept.describe(old, batch.crop[k], batch.points[k]) for k in (0, 1)]  # (K, 64) each
             moved = [1 - (described[k] * wanted[k]).sum(1).mean() for k in (0, 1)]
             losses["keep"] = w.keep * (moved[0] + moved[1]) / 2
         return losses

@@ -89,7 +89,8 @@ class FrontEndTrainer:
         teacher = make_extractor(config.lessons.teacher, config.lessons.teacher_weights)
         torch.manual_seed(config.learning.seed)
         net = load_linpoint(config.start) if config.start is not None else LinPointNet()
-        self.objective = FrontEndObjective(net, config.losses, teacher.dim, config.learning.bfloat16)
+        kept = load_linpoint(config.kept) if config.kept is not None else None
+        self.objective = FrontEndObjective(net, config.losses, teacher.dim, config.learning.bfloat16, kept)
         self.objective.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.average = averaged(net, config.learning.average).eval()
         self.optimiser = torch.optim.AdamW(
@@ -218,6 +219,7 @@ class FrontEndTrainer:
             "losses": repr(self.config.losses),
             "learning": repr(learning),
             "start": "" if start is None else file_sha256(start),
+            "kept": "" if self.config.kept is None else file_sha256(self.config.kept),
             "real": f"{self.config.real.share} {self.config.real.radius} {self.real.fingerprint}",
         }
 
