@@ -1,12 +1,15 @@
 """Scenes for `linglue eval pose` out of folders of images: poses and intrinsics from full structure from motion.
 
-    python benchmarks/pose_scenes.py IMAGES... -o DIR --work DIR
+    python benchmarks/pose_scenes.py IMAGES... -o DIR --work DIR [--models MODELS]
 
 Each folder of images is reconstructed with ALIKED + LightGlue, the strongest matcher at hand, over all pairs. A scene
 is kept when most of its images are registered and reproject well. Images are undistorted, so that K says all of a
 camera. Pairs are chosen by overlap of the points in both views, whoever matched them, and by the angle between views.
 
     DIR/SCENE/images/*.jpg, gt/IMAGE.txt, pairs.txt, scene.json
+
+Cameras, poses and pairs are kept in MODELS/SCENE, benchmarks/scenes unless given. A scene that is there is made from
+them in a second: the same truth on every machine.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import argparse
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -48,6 +52,7 @@ def main() -> None:
     parser.add_argument("images", type=Path, nargs="+", help="folders of images, one per scene")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the scenes")
     parser.add_argument("--work", type=Path, required=True, help="features, matches and models are kept here")
+    parser.add_argument("--models", type=Path, default=Path(__file__).parent / "scenes", help="of earlier runs")
     parser.add_argument("--max-keypoints", type=int, default=4096)
     parser.add_argument("--max-images", type=int, default=10, help="of a scene, evenly spaced: videos have too many")
     options = parser.parse_args()
@@ -59,41 +64,81 @@ def main() -> None:
 
 
 def make_scene(folder: Path, options: argparse.Namespace) -> str:
-    """Reconstruct, judge and export one scene; returns what was done, in words."""
-    work = Workspace(options.work / folder.name)
-    folder = _subset(folder, options.work / "images" / folder.name, options.max_images)
+    """Reconstruct, judge and export one scene, or take what is known of it; returns what was done, in words."""
+    known = options.models / folder.name
+    images = _subset(folder, options.work / "images" / folder.name, options.max_images)
+    if not known.is_dir() and (refused := _reconstruct(images, options.work / folder.name, known, options)):
+        return f"left out ({refused})"
+    target = options.output / folder.name
+    with tempfile.TemporaryDirectory() as temporary:
+        model = Path(temporary) / "known"
+        shutil.copytree(known, model)
+        (model / "points3D.txt").touch()
+        pycolmap.undistort_images(Path(temporary) / "undistorted", model, images, num_threads=1)
+        _export(Path(temporary) / "undistorted", target)
+    shutil.copyfile(known / "pairs.txt", target / "pairs.txt")
+    shutil.copyfile(known / "scene.json", target / "scene.json")
+    record = json.loads((known / "scene.json").read_text(encoding="utf-8"))
+    return "{pairs} pairs, {registered}/{images} images, {reprojection_error:.2f} px, {points} points".format(**record)
+
+
+def _reconstruct(images: Path, work: Path, known: Path, options: argparse.Namespace) -> str:
+    """Cameras, poses and pairs of a scene, into the folder `known`; returns why not, if they are not good enough."""
+    name = known.name
     config = ReconstructConfig(
         extract=ExtractConfig(features="aliked", max_keypoints=options.max_keypoints),
         pairs=PairsConfig(method="exhaustive"),
         matcher=MatcherConfig("lightglue", "aliked"),
-        cameras=CameraConfig(sharing="image" if folder.name in TOURIST else "auto"),
+        cameras=CameraConfig(sharing="image" if name in TOURIST else "auto"),
         mapping=MappingConfig(threads=1),
         pictures=False,
     )
-    summary = reconstruct(folder, work, config)
-    model = read_model(work.model)
+    summary = reconstruct(images, Workspace(work), config)
+    model = read_model(Workspace(work).model)
     numbers = summary.model
-    said = f"{numbers.registered}/{numbers.images} images, {numbers.reprojection_error:.2f} px, {numbers.points} points"
     focal = [camera.mean_focal_length() / max(camera.width, camera.height) for camera in model.cameras.values()]
-    said += f", focal length {min(focal):.2f}..{max(focal):.2f}"
+    said = f"{numbers.registered}/{numbers.images} images, {numbers.reprojection_error:.2f} px, {numbers.points} points"
     if numbers.registered < max(MIN_IMAGES, MIN_REGISTERED * numbers.images) or numbers.reprojection_error > MAX_ERROR:
-        return f"left out ({said})"
+        return said
     if min(focal) < FOCAL_RANGE[0] or max(focal) > FOCAL_RANGE[1]:
-        return f"left out ({said})"
+        return f"{said}, focal length {min(focal):.2f}..{max(focal):.2f}"
     with tempfile.TemporaryDirectory() as temporary:
-        pycolmap.undistort_images(temporary, work.model, folder, num_threads=1)
-        pairs = _export(Path(temporary), options.output / folder.name)
+        pycolmap.undistort_images(temporary, Workspace(work).model, images, num_threads=1)
+        flat = pycolmap.Reconstruction(Path(temporary) / "sparse")
+    chosen = [(a.name, b.name) for a, b in combinations(_views(flat), 2) if _good_pair(flat, a, b)]
+    views = _views(model)
     record: dict[str, object] = {
         "registered": numbers.registered,
         "images": numbers.images,
-        "pairs": pairs,
+        "pairs": len(chosen),
         "points": numbers.points,
+        "reprojection_error": numbers.reprojection_error,
+        "settings": dict(summary.settings),
     }
-    record |= {"reprojection_error": numbers.reprojection_error, "settings": dict(summary.settings)}
-    (options.output / folder.name / "scene.json").write_text(
-        json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8"
-    )
-    return f"{pairs} pairs, {said}"
+    known.mkdir(parents=True)
+    write_text(known, views, [model.camera(number) for number in sorted({view.camera_id for view in views})])
+    (known / "pairs.txt").write_text("".join(f"{a} {b}\n" for a, b in chosen), encoding="utf-8")
+    (known / "scene.json").write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
+    return ""
+
+
+def _views(model: pycolmap.Reconstruction) -> list[pycolmap.Image]:
+    """The registered images by name."""
+    return sorted((model.image(number) for number in model.reg_image_ids()), key=lambda image: image.name)
+
+
+def write_text(folder: Path, views: Sequence[pycolmap.Image], cameras: Sequence[pycolmap.Camera]) -> None:
+    """COLMAP's cameras.txt and images.txt, without points."""
+    lines = [
+        f"{c.camera_id} {c.model.name} {c.width} {c.height} {' '.join(map(repr, c.params.tolist()))}" for c in cameras
+    ]
+    (folder / "cameras.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    lines = []
+    for view in views:
+        pose = view.cam_from_world()
+        numbers = [*np.roll(pose.rotation.quat, 1).tolist(), *pose.translation.tolist()]  # w first
+        lines += [f"{view.image_id} {' '.join(map(repr, numbers))} {view.camera_id} {view.name}", ""]
+    (folder / "images.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _subset(folder: Path, target: Path, count: int) -> Path:
@@ -107,13 +152,12 @@ def _subset(folder: Path, target: Path, count: int) -> Path:
     return target
 
 
-def _export(undistorted: Path, target: Path) -> int:
-    """Images, cameras and pairs of COLMAP's folder of undistorted images; returns the number of pairs."""
+def _export(undistorted: Path, target: Path) -> None:
+    """Images and cameras of COLMAP's folder of undistorted images."""
     model = pycolmap.Reconstruction(undistorted / "sparse")
     shutil.rmtree(target, ignore_errors=True)
     (target / "gt").mkdir(parents=True)
-    images = sorted((model.image(number) for number in model.reg_image_ids()), key=lambda image: image.name)
-    for image in images:
+    for image in _views(model):
         camera, pose = model.camera(image.camera_id), image.cam_from_world()
         k = camera.calibration_matrix()
         k[:2, 2] = pixel_from_colmap(k[:2, 2])
@@ -125,9 +169,6 @@ def _export(undistorted: Path, target: Path) -> int:
         (target / "gt" / f"{image.name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         (target / "images" / image.name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(undistorted / "images" / image.name, target / "images" / image.name)
-    chosen = [(a.name, b.name) for a, b in combinations(images, 2) if _good_pair(model, a, b)]
-    (target / "pairs.txt").write_text("".join(f"{a} {b}\n" for a, b in chosen), encoding="utf-8")
-    return len(chosen)
 
 
 def _good_pair(model: pycolmap.Reconstruction, image0: pycolmap.Image, image1: pycolmap.Image) -> bool:
