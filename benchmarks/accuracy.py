@@ -22,9 +22,9 @@ SECTIONS = ("scenes", "planes", "scores")
 HEAD = """# Accuracy
 
 Written by `python benchmarks/accuracy.py`. Scenes are image collections with poses from full reconstruction
-(`benchmarks/pose_scenes.py`; cameras and pairs are in `benchmarks/scenes`), planes are EVD, extreme views of flat scenes. None was learned from, but models and the
-default `min_score` are chosen by them: expect a little less elsewhere. Poses are of reconstructions from
-ALIKED's keypoints matched by LightGlue, which favours that method.
+(`benchmarks/pose_scenes.py`, cameras and pairs in `benchmarks/scenes`), planes are EVD, extreme views of flat scenes.
+None was learned from, but models and the default `min_score` are chosen by them: expect a little less elsewhere. Poses
+are of reconstructions from ALIKED's keypoints matched by LightGlue, which favours that method.
 """
 
 
