@@ -42,7 +42,7 @@ SOURCES = {
     "missing.jpg": "no such image",
     "text.jpg": "JPEG, PNG",
     "empty.jpg": "JPEG, PNG",
-    "folder.jpg": "no such image",
+    "folder.jpg": "is a folder, expected an image",
     "tiny.png": "1x1 pixels, expected at least 16x16",
     "grey.png": "no linpoint keypoint, expected at least one",
     "none.npz": "no linpoint keypoint, expected at least one",

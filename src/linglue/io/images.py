@@ -32,6 +32,8 @@ _DEPTHS = (8, 10, 12, 14, 16)  # bits that cameras and scanners have in files of
 
 def _decode(path: Path, flags: int) -> NDArray[Any]:
     """Decode by content, not by extension, and through memory, so that any path Python can open works."""
+    if path.is_dir():
+        raise LinGlueError(f"{path}: is a folder, expected an image file")
     if not path.is_file():
         raise LinGlueError(f"{path}: no such image file")
     try:
