@@ -150,8 +150,8 @@ def test_what_is_missing_in_a_finished_folder_is_made_again(run, folder, name):
 
 def test_a_finished_reconstruction_is_only_read(run, folder, monkeypatch):
     assert run("reconstruct", folder / "images", "-o", folder / "work", *FEW, *INTRINSICS).code == 0
-    for name in ("extract.read_with_mask", "sparse_model.read_image", "scan.file_sha256"):
-        monkeypatch.setattr(f"linglue.sfm.{name}", lambda *_: pytest.fail("read again"))
+    for name in ("features.base.open_image", "sfm.sparse_model.read_image", "sfm.scan.file_sha256"):
+        monkeypatch.setattr(f"linglue.{name}", lambda *_, **__: pytest.fail("read again"))
     before = state(folder / "work")
     assert run("reconstruct", folder / "images", "-o", folder / "work", *FEW, *INTRINSICS).code == 0
     after = state(folder / "work")

@@ -10,7 +10,7 @@ from skimage import data
 from linglue.errors import LinGlueError
 from linglue.features import make_extractor
 from linglue.geometry.pixels import resize_points
-from linglue.io.images import as_image, read_image, read_mask, read_with_mask, shrink, to_grey
+from linglue.io.images import SPARE, as_image, open_image, read_image, read_mask, shrink, to_grey
 
 
 @pytest.fixture
@@ -163,19 +163,56 @@ def test_transparent_areas_are_masked(tmp_path, suffix):
     alpha = np.full(image.shape[:2], 255, np.uint8)
     alpha[:, :64] = 0
     PillowImage.fromarray(np.dstack([image, alpha])).save(tmp_path / f"a{suffix}", lossless=True)
-    image, usable = read_with_mask(tmp_path / f"a{suffix}")
-    assert image.shape == image.shape and usable is not None and np.array_equal(usable, alpha > 0)
+    opened = open_image(tmp_path / f"a{suffix}")
+    assert opened.image.shape == image.shape and opened.mask is not None and np.array_equal(opened.mask, alpha > 0)
     mask = np.zeros_like(alpha)
     mask[:40] = 255
     cv2.imwrite(str(tmp_path / "mask.png"), mask)
-    assert np.array_equal(read_with_mask(tmp_path / f"a{suffix}", tmp_path / "mask.png")[1], (alpha > 0) & (mask > 0))
+    assert np.array_equal(open_image(tmp_path / f"a{suffix}", tmp_path / "mask.png").mask, (alpha > 0) & (mask > 0))
     keypoints = make_extractor("sift").extract(tmp_path / f"a{suffix}", 200).keypoints
     assert len(keypoints) > 0 and keypoints[:, 0].min() > 63
 
 
 def test_opaque_images_have_no_mask(tmp_path, image):
     PillowImage.fromarray(image).convert("RGBA").save(tmp_path / "a.png")
-    assert read_with_mask(tmp_path / "a.png")[1] is None
+    assert open_image(tmp_path / "a.png").mask is None
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_large_jpeg_files_are_decoded_smaller_when_that_is_enough(tmp_path, orientation):
+    """The same keypoints at the same places of the whole image, whichever way round it is stored."""
+    whole = cv2.resize(data.astronaut(), (1024, 768), interpolation=cv2.INTER_CUBIC)
+    stored = PillowImage.fromarray(np.ascontiguousarray(np.rot90(whole, 1 if orientation == 6 else 0)))
+    exif = stored.getexif()
+    exif[274] = orientation
+    stored.save(tmp_path / "large.jpg", exif=exif, quality=95)
+    opened = open_image(tmp_path / "large.jpg", enough=256)
+    assert opened.image.shape == (384, 512, 3) and opened.size == (1024, 768)
+    resized = cv2.resize(read_image(tmp_path / "large.jpg"), (512, 384), interpolation=cv2.INTER_AREA)
+    assert np.abs(opened.image.astype(int) - resized).mean() < 2
+    sift = make_extractor("sift")
+    quick = sift.extract(tmp_path / "large.jpg", 200, 256)
+    exact = sift.extract(read_image(tmp_path / "large.jpg"), 200, 256)
+    assert quick.image_size == exact.image_size == (1024, 768)
+    gaps = np.linalg.norm(quick.keypoints[:, None] - exact.keypoints[None], axis=2).min(axis=1)
+    assert (gaps < 1).mean() > 0.8 and np.median(gaps) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("size", "enough", "shape"),
+    [
+        ((1024, 768), None, (768, 1024)),
+        ((1024, 768), round(1024 / 2 / SPARE) + 1, (768, 1024)),  # half of it would be too small
+        ((1024, 768), round(1024 / 4 / SPARE) - 1, (192, 256)),
+        ((1023, 768), 100, (768, 1023)),  # half of it would cut pixels
+        ((1024, 768), 20, (96, 128)),
+    ],
+)
+def test_what_is_decoded_is_clearly_larger_than_asked(tmp_path, size, enough, shape):
+    for suffix, wanted in ((".jpg", shape), (".png", size[::-1])):
+        cv2.imwrite(str(tmp_path / f"a{suffix}"), np.full((*size[::-1], 3), 128, np.uint8))
+        opened = open_image(tmp_path / f"a{suffix}", enough=enough)
+        assert opened.image.shape[:2] == wanted and opened.size == size
 
 
 @pytest.mark.parametrize("scale", [255.0, float("nan"), -1.0])

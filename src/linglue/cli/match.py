@@ -221,17 +221,10 @@ def _features(
         if dim not in (None, features.dim):
             raise LinGlueError(f"{source}: descriptors have {features.dim} entries, expected {dim} for this network")
     else:
-        features = _extract(extractor, source, mask, options)
+        features = extractor.extract(source, options.max_keypoints, common.longer_side(options), mask, options.tile)
     if len(features) == 0:
         raise LinGlueError(f"{source}: no {kind} keypoint, expected at least one")
     return features
-
-
-def _extract(extractor: Extractor, source: str, mask: Path | None, options: argparse.Namespace) -> Features:
-    from linglue.io.images import read_with_mask
-
-    image, usable = read_with_mask(source, mask)
-    return extractor.extract(image, options.max_keypoints, common.longer_side(options), usable, options.tile)
 
 
 def _load(source: str, kind: str, dog: bool, dim: int | None) -> Features:

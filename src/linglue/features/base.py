@@ -13,7 +13,7 @@ import numpy as np
 
 from linglue.errors import LinGlueError
 from linglue.geometry.pixels import resize_points
-from linglue.io.images import Image, ImageSource, Mask, as_image, read_with_mask, shrink
+from linglue.io.images import Image, ImageSource, Mask, open_image, shrink
 from linglue.types import Features, ImageSize
 
 TILE_GRID = 32  # tiles begin at multiples of this, so that cells and pyramid levels lie as in the whole image
@@ -52,7 +52,7 @@ class Extractor(ABC):
         source: ImageSource,
         max_keypoints: int = 2048,
         resize: int | None = None,
-        mask: Mask | None = None,
+        mask: Mask | str | Path | None = None,
         tile: int | None = None,
     ) -> Features:
         """Features of an image in pixels of the original.
@@ -61,8 +61,8 @@ class Extractor(ABC):
             source: a path, a numpy array (H, W[, C]) uint8 or a torch tensor ([C,] H, W) float in [0, 1].
             max_keypoints: the strongest are kept; `sift` counts places, and keeps all orientations of a place.
             resize: longer side to work at; never enlarges. None: the image as it is.
-            mask: (H, W) of the original; keypoints are found only where it is True. Without, those of a file are not
-                found where it is transparent.
+            mask: (H, W) of the original, or the file of such an image; keypoints are found only where it is True.
+                Without an array, none are found where a file is transparent.
             tile: side of the squares that larger images are cut into, so that they need little memory.
 
         Example:
@@ -73,21 +73,15 @@ class Extractor(ABC):
         """
         self.check_settings(max_keypoints, resize, tile)
         tile = tile or self.default_tile
-        if mask is None and isinstance(source, str | Path):
-            source, mask = read_with_mask(source)
-        original = as_image(source)
-        size = ImageSize(original.shape[1], original.shape[0])
-        if mask is not None and mask.shape != original.shape[:2]:
-            given = "x".join(str(n) for n in mask.shape[::-1])
-            raise LinGlueError(f"mask is {given}, expected the image's size {size[0]}x{size[1]}")
-        image = shrink(original, resize)
-        if mask is not None:
-            mask = _shrink_mask(mask.astype(np.bool_), image.shape[:2])
+        opened = open_image(source, mask, enough=resize)
+        image = shrink(opened.image, resize)
+        usable = None if opened.mask is None else _shrink_mask(opened.mask.astype(np.bool_), image.shape[:2])
         if tile is None or max(image.shape[:2]) <= tile:
-            features = self.detect(image, max_keypoints, mask)
+            features = self.detect(image, max_keypoints, usable)
         else:
-            features = self._detect_tiles(image, max_keypoints, mask, tile)
-        return _to_original(self.keep(features, max_keypoints), size, ImageSize(image.shape[1], image.shape[0]))
+            features = self._detect_tiles(image, max_keypoints, usable, tile)
+        work = ImageSize(image.shape[1], image.shape[0])
+        return _to_original(self.keep(features, max_keypoints), opened.size, work)
 
     def keep(self, features: Features, max_keypoints: int) -> Features:
         """The strongest of what was detected; a front-end may count in another way.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -15,6 +15,7 @@ from PIL import Image as PillowImage
 from PIL import ImageOps
 
 from linglue.errors import LinGlueError
+from linglue.types import ImageSize
 
 Image = NDArray[np.uint8]  # (H, W, 3) RGB
 Mask = NDArray[np.bool_]  # (H, W), True where keypoints are allowed
@@ -26,6 +27,8 @@ BY_PILLOW = {".gif", ".avif", ".heic", ".heif"}  # where Pillow can, HEIC with t
 IMAGE_SUFFIXES = frozenset(BY_OPENCV | BY_PILLOW)
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PILLOW_FORMATS = ("GIF", "AVIF", "HEIF")
+REDUCED = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
+SPARE = 1.75  # times the size wanted that a reduced image must have at least, so that shrinking it further is as sharp
 OVERSHOOT = 0.1  # beyond 0 and 1, as interpolation leaves it
 _DEPTHS = (8, 10, 12, 14, 16)  # bits that cameras and scanners have in files of 16
 
@@ -104,33 +107,71 @@ def read_image(path: str | Path) -> Image:
     return _check_size(np.asarray(rgb, dtype=np.uint8), str(path))
 
 
+class Opened(NamedTuple):
+    """An image to take features of."""
+
+    image: Image  # (H, W, 3), of large JPEG files maybe a half, a quarter or an eighth of it
+    size: ImageSize  # of the whole image
+    mask: Mask | None  # of that size: keypoints are kept where it is True; None: everywhere
+
+
+def open_image(source: ImageSource, mask: Mask | str | Path | None = None, enough: int | None = None) -> Opened:
+    """An image, and where it may have keypoints: not where its file is transparent, nor where its mask is black.
+
+    Args:
+        source: a file, or the pixels.
+        mask: of the same size, or its file; an array alone decides.
+        enough: longer side beyond which nobody looks; large JPEG files are decoded at a part of their size for it.
+
+    Example:
+        >>> open_image("a.jpg", enough=1024).image.shape  # of 6000 x 4000 pixels  # doctest: +SKIP
+        (2000, 3000, 3)
+    """
+    file = Path(source) if isinstance(source, str | Path) else None
+    image, reduction = (as_image(source), 1) if file is None else _read_enough(file, enough)
+    size = ImageSize(image.shape[1] * reduction, image.shape[0] * reduction)
+    if isinstance(mask, np.ndarray):
+        return Opened(image, size, _check_mask(mask, size, "mask is", "the image's size"))
+    parts = [None if file is None else _read_opaque(file, size)]
+    if mask is not None:
+        parts.append(_check_mask(read_mask(mask), size, f"{mask}: mask is", f"the size of {file or 'the image'},"))
+    known = [part for part in parts if part is not None]
+    return Opened(image, size, np.logical_and.reduce(known) if known else None)
+
+
+def _check_mask(mask: Mask, size: ImageSize, subject: str, expected: str) -> Mask:
+    if mask.shape != (size.height, size.width):
+        have = "x".join(str(n) for n in mask.shape[::-1])
+        raise LinGlueError(f"{subject} {have} pixels, expected {expected} {size.width}x{size.height}")
+    return mask
+
+
+def _read_enough(path: Path, enough: int | None) -> tuple[Image, int]:
+    """An image, and by how much its sides were divided."""
+    reduction = 1 if enough is None else _reduction(path, enough)
+    if reduction == 1:
+        return read_image(path), 1
+    pixels = _decode(path, REDUCED[reduction])
+    return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), dtype=np.uint8), reduction
+
+
+def _reduction(path: Path, enough: int) -> int:
+    """By how much the decoder may divide the sides; only what divides both, so that no pixel is cut."""
+    try:
+        with PillowImage.open(path, formats=("JPEG",)) as image:
+            width, height = image.size
+    except Exception:  # no JPEG file; whoever decodes it says what is wrong with it
+        return 1
+    fits = (r for r in REDUCED if width % r == height % r == 0 and max(width, height) >= SPARE * r * enough)
+    return next(fits, 1)
+
+
 def read_mask(path: str | Path) -> Mask:
     """A mask image: keypoints are kept where it is not black."""
     return np.asarray(_decode(Path(path), cv2.IMREAD_GRAYSCALE) > 0)
 
 
-def read_with_mask(path: str | Path, mask: str | Path | None = None) -> tuple[Image, Mask | None]:
-    """An image, and where it may have keypoints: not where it is transparent, nor where its mask is black.
-
-    Args:
-        path: The image.
-        mask: The file of its mask, of the same size.
-
-    Returns:
-        What `read_image` gives, and (H, W); None: everywhere.
-    """
-    image = read_image(path)
-    opaque = _read_opaque(Path(path), image.shape[:2])
-    if mask is None:
-        return image, opaque
-    keep = read_mask(mask)
-    if keep.shape != image.shape[:2]:
-        have, want = (f"{shape[1]}x{shape[0]}" for shape in (keep.shape, image.shape))
-        raise LinGlueError(f"{mask}: mask is {have} pixels, expected the size of {path}, {want}")
-    return image, keep if opaque is None else keep & opaque
-
-
-def _read_opaque(path: Path, shape: tuple[int, ...]) -> Mask | None:
+def _read_opaque(path: Path, size: ImageSize) -> Mask | None:
     """(H, W), False where the image is fully transparent; None for images without transparency."""
     try:
         with PillowImage.open(path) as image:
@@ -139,7 +180,7 @@ def _read_opaque(path: Path, shape: tuple[int, ...]) -> Mask | None:
             alpha = np.asarray(ImageOps.exif_transpose(image).convert("RGBA").getchannel("A"))
     except Exception:  # whoever decodes the image says what is wrong with it
         return None
-    return None if alpha.all() or alpha.shape != shape else alpha > 0
+    return None if alpha.all() or alpha.shape != (size.height, size.width) else alpha > 0
 
 
 def as_image(source: ImageSource) -> Image:

@@ -16,7 +16,6 @@ from linglue.errors import LinGlueError
 from linglue.features import DEFAULT_FEATURES, MAX_KEYPOINTS, RESIZE, make_extractor
 from linglue.features.base import Extractor
 from linglue.io.exif import upright_size
-from linglue.io.images import read_with_mask
 from linglue.sfm.scan import ImageFile
 from linglue.sfm.store import FeatureStore
 from linglue.types import Features
@@ -147,7 +146,6 @@ class _Worker:
     def __call__(self, image: ImageFile, path: Path, mask: Path | None = None) -> Features | str:
         c = self.config
         try:
-            pixels, usable = read_with_mask(path, mask)
-            return c.extractor().extract(pixels, c.max_keypoints, c.resize, usable, c.tile)
+            return c.extractor().extract(path, c.max_keypoints, c.resize, mask, c.tile)
         except LinGlueError as error:
             return f"{image.name}: left out ({str(error).removeprefix(f'{path}: ')})"
