@@ -204,7 +204,8 @@ def _planes(suite: Suite) -> Result:
 
 
 def _scores(suite: Suite) -> Result:
-    return scores.evaluate(suite.held_out(), extract=suite.extract(), unrelated=40 if suite.quick else scores.UNRELATED)
+    number, peers = 40 if suite.quick else scores.UNRELATED, suite.methods(scores.PEERS, scores.PEERS[-1:])
+    return scores.evaluate(suite.held_out(), extract=suite.extract(), unrelated=number, peers=peers)
 
 
 def _reconstruction(suite: Suite) -> Result:
