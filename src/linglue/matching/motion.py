@@ -44,23 +44,23 @@ class Side:
     kept: list[Tensor]  # (c, K, kernels) in which ways a voter fits the candidate; of the first chunks of candidates
     fits_of: Callable[[slice], Tensor]  # the same of any chunk
 
-    def votes(self, weights: Tensor) -> Tensor:
-        """(E, kernels) sums of how the voters fit, weighted by rows of `weights` (V + 1, kernels)."""
-        votes, memory = [], weights.new_empty(CHUNK * self.voters.shape[1], weights.shape[1])
-        for number, part in enumerate(chunks(len(self.owner))):
-            fits = self.kept[number] if number < len(self.kept) else self.fits_of(part)  # (c, K, kernels)
-            voters = self.voters.index_select(0, self.owner[part]).flatten()  # (c·K,)
-            if torch.is_grad_enabled():
-                weighted = fits * weights.index_select(0, voters).view_as(fits)
-            else:  # the same without new memory for every chunk
-                weighted = torch.index_select(weights, 0, voters, out=memory[: len(voters)]).view_as(fits).mul_(fits)
-            votes.append(weighted.sum(1))  # (c, kernels)
-        return torch.cat(votes)
+    def votes(self, part: slice, weights: Tensor) -> Tensor:
+        """(c, kernels) sums of how the voters fit the candidates of a chunk, weighted by rows of `weights`.
+
+        Args:
+            part: of `chunks`.
+            weights: (V + 1, kernels) of the voters, and of nobody.
+        """
+        number = part.start // CHUNK
+        fits = self.kept[number] if number < len(self.kept) else self.fits_of(part)  # (c, K, kernels)
+        voters = self.voters.index_select(0, self.owner[part]).flatten()  # (c·K,)
+        heard = weights.index_select(0, voters).view_as(fits)
+        return (heard * fits if torch.is_grad_enabled() else heard.mul_(fits)).sum(1)
 
 
-def chunks(count: int, size: int | None = None) -> Iterator[slice]:
-    """Slices of at most `size` candidates, CHUNK if it is not given, that cover `count`."""
-    return slices(count, size or CHUNK)
+def chunks(count: int) -> Iterator[slice]:
+    """Slices of at most CHUNK candidates that cover `count`."""
+    return slices(count, CHUNK)
 
 
 def nearest_voters(points: Tensor, places: Tensor, count: int) -> tuple[Tensor, Tensor]:
