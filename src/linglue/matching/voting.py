@@ -37,18 +37,16 @@ from linglue.matching.candidates import (
     similarities,
     tree_of,
 )
+from linglue.matching.local_motion import LOCAL, against_motion, local_motions
 from linglue.matching.motion import (
     EDGE,
     GEOMETRY,
-    LOCAL,
     WHOLE,
     Rigid,
     Side,
     Surroundings,
-    against_motion,
     chunks,
     ends_of,
-    local_motion,
     whole_motion,
 )
 from linglue.matching.nearest import linear, nearest_k
@@ -310,8 +308,7 @@ class _Look(nn.Module):
 
         parts = chunks(len(around.owner))
         kept = [fits_of(part) for part in parts if part.start < KEPT or torch.is_grad_enabled()]
-        ends = torch.stack([plane.T for plane in (*around.offset, *around.away)])  # (4, K, N)
-        return Side(around.owner, around.voters, ends, around.kernel.T.contiguous(), around.place, kept, fits_of)
+        return Side(around.owner, around.voters, around.ends, around.kernel, around.place, kept, fits_of)
 
 
 class _Round(nn.Module):
@@ -337,7 +334,7 @@ class _Round(nn.Module):
         belief = self.belief(voices).sigmoid()[:, 0]  # (V,)
         whole = whole_motion(scene, voters, belief.detach())  # (E, WHOLE)
 
-        motions = together(lambda side: local_motion(side, belief, voters), sides)  # (N, 7), (M, 7)
+        motions = local_motions(sides, belief, voters)  # (N, 7), (M, 7)
 
         def move_on(part: slice) -> tuple[Tensor, Tensor]:
             heard, own = state.new_zeros(()), state[part]  # (c, W)
