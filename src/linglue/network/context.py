@@ -75,7 +75,8 @@ class _Update(nn.Module):
 
     def forward(self, x: Tensor, message: Tensor) -> Tensor:
         """x (b, C), message (b, I) → (b, C)."""
-        hidden = linear(x, self.own.weight, self.own.bias) + linear(message, self.message.weight)  # (b, H)
+        hidden = linear(x, self.own.weight, self.own.bias)  # (b, H)
+        hidden += linear(message, self.message.weight)
         return x + linear(F.gelu(self.norm(hidden)), self.last.weight, self.last.bias)
 
 
@@ -158,7 +159,8 @@ class _CrossAttention(nn.Module):
         flat = candidates.clamp(min=0)  # (b, k)
         key = offer[0].index_select(0, flat.flatten()).view(-1, count, self.heads, size)  # (b, k, heads, I/heads)
         own = query.view(-1, 1, self.heads, size)
-        fit = (key * own).float().sum(-1) * size**-0.5  # (b, k, heads); of bfloat16, weights would not add up to 1
+        fits = key * own if torch.is_grad_enabled() else key.mul_(own)  # (b, k, heads, I/heads)
+        fit = fits.float().sum(-1) * size**-0.5  # (b, k, heads); of bfloat16, weights would not add up to 1
         near = fit.masked_fill(candidates[..., None] < 0, NOTHING)
         far, total = _read_all(own.permute(1, 2, 0, 3), *memory)  # (heads, b, I/heads), (heads, b)
         total = total.T + math.log(share)  # (b, heads) logarithm of the sum of weights, as near ones are
