@@ -13,7 +13,7 @@ SHARE = 0.08  # of the keypoints of the image that has fewer: with so many sure 
 FEWEST = 150  # but not with fewer than these
 UNRELATED = 0.005  # of these keypoints: where no more matches are to be expected, there are none
 NEARLY = 0.4  # of the sure matches that are asked for: with fewer the second look does not settle a pair,
-HARDLY = 2.0  # nor with more expected ones than so many times those of unrelated images
+HARDLY = 1.5  # nor with more expected ones than so many times those of unrelated images
 
 
 def is_sure(scored: Scored, part: float = 1.0) -> bool:
