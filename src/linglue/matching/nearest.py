@@ -133,8 +133,8 @@ def _smallest(table: Tensor, axis: int, k: int) -> Tensor:
 
 
 def _ranked(query: Tensor, entry: Tensor, value: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sorted by query and by value, with the rank of each among those of its query."""
-    order = ((query.long() << 32) | value).sort().indices  # both in one number
+    """Sorted by query and by value, with the rank of each among those of its query; of equals the first comes first."""
+    order = ((query.long() << 32) | value).sort(stable=True).indices  # both in one number
     query, entry, value = (part.index_select(0, order) for part in (query, entry, value))
     count = torch.bincount(query, minlength=queries)  # (queries,)
     rank = torch.arange(len(query), device=query.device) - (count.cumsum(0) - count).index_select(0, query)
