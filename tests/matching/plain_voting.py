@@ -14,7 +14,8 @@ from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from linglue.matching.candidates import SIDE, Candidates, describe_candidates, find_candidates
-from linglue.matching.motion import EDGE, LOCAL, TINY, WHOLE, Rigid, ends_of, whole_motion
+from linglue.matching.local_motion import LOCAL
+from linglue.matching.motion import EDGE, TINY, WHOLE, Rigid, ends_of, whole_motion
 from linglue.matching.nearest import nearest_k
 from linglue.matching.neighborhood import Keypoints
 from linglue.matching.voting import CHOICE, PRIOR, UNLIKELY, Scored, Voting, VotingConfig

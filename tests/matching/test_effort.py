@@ -4,7 +4,18 @@ import pytest
 import torch
 
 from linglue.matching.candidates import Candidates
-from linglue.matching.effort import FEWEST, LOOKS, SHARE, UNRELATED, is_sure, is_unrelated, look_until_settled
+from linglue.matching.effort import (
+    FEWEST,
+    HARDLY,
+    LOOKS,
+    NEARLY,
+    SHARE,
+    UNRELATED,
+    is_promising,
+    is_sure,
+    is_unrelated,
+    look_until_settled,
+)
 from linglue.matching.voting import Scored
 
 
@@ -20,6 +31,8 @@ class Look(Scored):
 
 SURE, DOUBTFUL = Look(torch.full((300,), 0.95)), Look(torch.full((300,), 0.6))
 UNLIKE = Look(torch.full((300,), 0.9 * UNRELATED * 1000 / 300))
+ALMOST = Look(torch.cat([torch.full((round(NEARLY * FEWEST),), 0.9), torch.full((200,), 0.6)]))
+SPARSE = Look(torch.full((300,), 0.9 * HARDLY * UNRELATED * 1000 / 300))
 
 
 def test_many_sure_matches_are_needed():
@@ -53,3 +66,12 @@ def test_no_look_is_taken_after_the_one_that_settles_it(looks, taken, settles):
     left = iter(looks)
     found, settled = look_until_settled(left)
     assert (len(looks) - len(list(left)), settled) == (taken, settles) and found is looks[taken - 1]
+
+
+def test_the_second_look_of_a_first_pass_is_for_pairs_that_it_may_settle():
+    assert all(is_promising(look) for look in (SURE, ALMOST, SPARSE, UNLIKE)) and not is_promising(DOUBTFUL)
+    assert not is_sure(ALMOST) and not is_unrelated(SPARSE)
+    assert look_until_settled(iter([DOUBTFUL, SURE]), patient=False) == (DOUBTFUL, False)
+    for promising, settling in ((ALMOST, SURE), (SPARSE, UNLIKE), (SURE, SURE), (UNLIKE, SURE)):
+        assert look_until_settled(iter([promising, settling]), patient=False) == (settling, True)
+    assert look_until_settled(iter([ALMOST, DOUBTFUL]), patient=False) == (DOUBTFUL, False)

@@ -154,3 +154,21 @@ def test_many_equal_descriptors_take_bounded_memory(crowded, monkeypatch):
         wanted = torch.cdist(x.double(), y.double()).sort(dim=1).values[:, :5]
         torch.testing.assert_close(found.distance, wanted.float(), atol=1e-5, rtol=1e-4)
         assert all(len(set(row)) == 5 for row in found.index.tolist())
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_of_equally_near_ones_every_number_of_threads_finds_the_same(rows, monkeypatch):
+    """Every descriptor is there twice, so that one of two equally near ones is the last of five."""
+    monkeypatch.setattr(module, "BLOCK_ROWS", 128)
+    monkeypatch.setattr(module, "BLOCK_COLUMNS", 256)
+    monkeypatch.setattr(module, "SORTED", rows)
+    random = torch.Generator().manual_seed(5)
+    x0, x1 = (torch.randn(450, 16, generator=random).repeat(2, 1) for _ in range(2))
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append([side.index for side in nearest_k(x0, x1, 5)])
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(*both) for other in found[1:] for both in zip(found[0], other, strict=True))

@@ -60,7 +60,6 @@ def networks() -> tuple[Voting, PlainVoting]:
 @pytest.mark.parametrize("size", [128, ROWS])  # products by torch's own, and by oneDNN
 def test_same_matches_and_logits(count, shaped, size, monkeypatch):
     monkeypatch.setattr(motion, "CHUNK", size)  # more than one, and a last one that is not full
-    monkeypatch.setattr(voting, "STATES", size)
     view0, view1, x0, x1, *_ = make_pair(count, shaped)
     fast, plain = networks()
     found, wanted = fast(view0, view1, x0, x1), plain(view0, view1, x0, x1)

@@ -70,7 +70,7 @@ def test_cross_attention_is_softmax_over_candidates_and_landmarks_by_what_they_s
     candidates = torch.tensor([[0, 3, 8], [1, -1, -1], [-1, -1, -1], [2, 4, 5]])
     chosen = torch.tensor([6, 1])
     with torch.no_grad():
-        query, (keys, values) = layer.offer(x)[0], layer.offer(theirs)
+        query, keys, values = layer.queries(x), layer.queries(theirs), layer.values(theirs)
         memory = tuple(part[chosen].unflatten(1, (2, -1)).transpose(0, 1) for part in (keys, values))
         found = layer(x, query, candidates, (keys, values), memory, 4.5)
         for i in range(4):
@@ -188,6 +188,23 @@ def test_blocks_and_gradients_change_nothing() -> None:
     whole.descriptors0.sum().backward()
     missing = [name for name, p in net.named_parameters() if p.grad is None]
     assert not missing
+
+
+@torch.no_grad()
+def test_the_layers_tell_what_they_saw_although_they_work_in_one_memory() -> None:
+    layers, one, two = layers_of(network()), entry(600, 1), entry(20, 2)
+    descriptors, images = torch.cat([one["descriptors"][0], two["descriptors"][0]]), [slice(0, 600), slice(600, 620)]
+    points = [each["keypoints"][0] / 50 - 1 for each in (one, two)]
+    candidates = most_similar(one["descriptors"][0], two["descriptors"][0], 3)
+    start = layers.start(descriptors, images, points)
+    seen: list[Tensor] = []
+    found = layers(start.clone(), images, points, candidates, [1, 0], seen)
+    with torch.enable_grad():
+        told: list[Tensor] = []
+        wanted = layers(start, images, points, candidates, [1, 0], told)
+    assert len(seen) == 3
+    for mine, theirs in zip([found, *seen], [wanted, *told], strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-5)
 
 
 def test_several_threads_give_the_same_bits() -> None:

@@ -12,24 +12,42 @@ CONFIDENT = 0.8  # probability from which on a match is a sure one
 SHARE = 0.08  # of the keypoints of the image that has fewer: with so many sure matches the result is sure,
 FEWEST = 150  # but not with fewer than these
 UNRELATED = 0.005  # of these keypoints: where no more matches are to be expected, there are none
+NEARLY = 0.4  # of the sure matches that are asked for: with fewer the second look does not settle a pair,
+HARDLY = 1.5  # nor with more expected ones than so many times those of unrelated images
 
 
-def is_sure(scored: Scored) -> bool:
-    """Whether there are so many sure matches that further looks, or a network, would add little that matters."""
+def is_sure(scored: Scored, part: float = 1.0) -> bool:
+    """Whether there are so many sure matches that further looks, or a network, would add little that matters.
+
+    Args:
+        scored: a look.
+        part: of the sure matches that are asked for.
+    """
     sure = int((scored.probabilities >= CONFIDENT).sum())
-    return sure >= max(FEWEST, SHARE * min(scored.candidates.counts))
+    return sure >= part * max(FEWEST, SHARE * min(scored.candidates.counts))
 
 
-def is_unrelated(scored: Scored) -> bool:
-    """Whether so few matches are to be expected that the images have nothing in common."""
-    return float(scored.scores.sum()) <= UNRELATED * min(scored.candidates.counts)
+def is_unrelated(scored: Scored, times: float = 1.0) -> bool:
+    """Whether so few matches are to be expected that the images have nothing in common.
+
+    Args:
+        scored: a look.
+        times: as many as unrelated images may have at most.
+    """
+    return float(scored.scores.sum()) <= times * UNRELATED * min(scored.candidates.counts)
 
 
-def look_until_settled(looks: Iterator[Scored]) -> tuple[Scored, bool]:
+def is_promising(scored: Scored) -> bool:
+    """Whether the next look may settle the pair: this one is not far from doing so, one way or the other."""
+    return is_sure(scored, NEARLY) or is_unrelated(scored, HARDLY)
+
+
+def look_until_settled(looks: Iterator[Scored], patient: bool = True) -> tuple[Scored, bool]:
     """The look that settles a pair, the last one to be taken; or the last there is, which does not.
 
     Args:
         looks: of the learned consensus, at least one.
+        patient: all of them where that is what it takes; else only while they are promising, as there is a network.
 
     Returns:
         the look, and whether it settles the pair.
@@ -38,4 +56,6 @@ def look_until_settled(looks: Iterator[Scored]) -> tuple[Scored, bool]:
         # The first look finds next to nothing in some hard pairs that the second, or the network, finds matches in.
         if number >= LOOKS and (is_unrelated(scored) or is_sure(scored)):
             return scored, True
+        if not patient and not is_promising(scored):
+            break
     return scored, False

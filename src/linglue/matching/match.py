@@ -151,7 +151,7 @@ def match_if_settled(
         pairs (K, 2) of indices into the keypoints, and scores (K,) in [0, 1]; or None.
     """
     with torch.autocast(x0.device.type, enabled=False), team(x0.device):
-        pairs, scores, settled = _vote(view0, view1, x0, x1, config, voting, LOOKS)
+        pairs, scores, settled = _vote(view0, view1, x0, x1, config, voting, first=True)
     return (pairs, scores) if settled else None
 
 
@@ -162,17 +162,21 @@ def _vote(
     x1: Tensor,
     config: MatchingConfig,
     voting: Voting,
-    looks: int | None = None,
+    first: bool = False,
 ) -> tuple[Tensor, Tensor, bool]:
-    """What the learned consensus finds in at most so many looks, and whether that settles the pair.
+    """What the learned consensus finds, in the few looks of a first pass or in all, and whether that settles the pair.
 
     The images are put in order, so that rounding is the same, too, whichever of them comes first.
     """
     if rank(view0) > rank(view1):
-        pairs, scores, settled = _vote(view1, view0, x1, x0, config, voting, looks)
+        pairs, scores, settled = _vote(view1, view0, x1, x0, config, voting, first)
         return pairs.flip(1), scores, settled
-    taken = islice(voting.looking(view0, view1, x0, x1), looks)
-    last, settled = look_until_settled(taken) if config.effort == "adaptive" else (list(taken)[-1], True)
+    taken = islice(voting.looking(view0, view1, x0, x1), LOOKS if first else None)
+    if config.effort == "adaptive":
+        last, settled = look_until_settled(taken, patient=not first)
+    else:
+        *_, last = taken
+        settled = True
     return *best_matches(last, MIN_SCORE if config.min_score is None else config.min_score), settled
 
 

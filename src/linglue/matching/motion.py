@@ -14,7 +14,6 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from linglue.matching.candidates import tree_of
@@ -23,7 +22,6 @@ from linglue.matching.together import slices, together
 
 EDGE = 13  # numbers that describe a voter as seen from a candidate
 SHAPE, ORIENTATION, SCALE = range(7), range(7, 11), range(11, 13)  # what they come from
-LOCAL = 6  # numbers that describe a candidate against the motion of its voters
 WHOLE = 3  # numbers that describe it against the motion of the whole image
 GEOMETRY = 4  # numbers that describe it against the epipolar geometry and the homography of most matches
 SAMPLES = 2000  # the most that are drawn to find either
@@ -37,30 +35,30 @@ class Side:
     """The voters of one image's keypoints, and what does not change from round to round."""
 
     owner: Tensor  # (E,) the candidate's keypoint in this image
-    voters: Tensor  # (N, K) rows of the list of voters, V where there is none other than the keypoint's own match
+    voters: Tensor  # (N, K) int32 rows of the list of voters, V where there is none but the keypoint's own match
     ends: Tensor  # (4, K, N) x, y from the keypoint to the voter in this image; x, y of its partner in the other
     kernel: Tensor  # (K, N) weight of a voter by its distance, 1 next to the keypoint
     place: Tensor  # (E, 2) the candidate's keypoint in the other image
     kept: list[Tensor]  # (c, K, kernels) in which ways a voter fits the candidate; of the first chunks of candidates
     fits_of: Callable[[slice], Tensor]  # the same of any chunk
 
-    def votes(self, weights: Tensor) -> Tensor:
-        """(E, kernels) sums of how the voters fit, weighted by rows of `weights` (V + 1, kernels)."""
-        votes, memory = [], weights.new_empty(CHUNK * self.voters.shape[1], weights.shape[1])
-        for number, part in enumerate(chunks(len(self.owner))):
-            fits = self.kept[number] if number < len(self.kept) else self.fits_of(part)  # (c, K, kernels)
-            voters = self.voters.index_select(0, self.owner[part]).flatten()  # (c·K,)
-            if torch.is_grad_enabled():
-                weighted = fits * weights.index_select(0, voters).view_as(fits)
-            else:  # the same without new memory for every chunk
-                weighted = torch.index_select(weights, 0, voters, out=memory[: len(voters)]).view_as(fits).mul_(fits)
-            votes.append(weighted.sum(1))  # (c, kernels)
-        return torch.cat(votes)
+    def votes(self, part: slice, weights: Tensor) -> Tensor:
+        """(c, kernels) sums of how the voters fit the candidates of a chunk, weighted by rows of `weights`.
+
+        Args:
+            part: of `chunks`.
+            weights: (V + 1, kernels) of the voters, and of nobody.
+        """
+        number = part.start // CHUNK
+        fits = self.kept[number] if number < len(self.kept) else self.fits_of(part)  # (c, K, kernels)
+        voters = self.voters.index_select(0, self.owner[part]).flatten()  # (c·K,)
+        heard = weights.index_select(0, voters).view_as(fits)
+        return (heard * fits if torch.is_grad_enabled() else heard.mul_(fits)).sum(1)
 
 
-def chunks(count: int, size: int | None = None) -> Iterator[slice]:
-    """Slices of at most `size` candidates, CHUNK if it is not given, that cover `count`."""
-    return slices(count, size or CHUNK)
+def chunks(count: int) -> Iterator[slice]:
+    """Slices of at most CHUNK candidates that cover `count`."""
+    return slices(count, CHUNK)
 
 
 def nearest_voters(points: Tensor, places: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -105,31 +103,34 @@ class Surroundings:
         places = points.index_select(0, source)  # (V, 2)
         beside, exists = nearest_voters(points, places, near)  # (N, near)
         surest, exist = nearest_voters(points, places.index_select(0, sure), far)  # (N, far)
-        self.voters = torch.cat([beside, sure[surest]], dim=1)  # (N, K)
+        self.voters = torch.cat([beside, sure[surest]], dim=1).int()  # (N, K)
         exists = torch.cat([exists, exist], dim=1)  # (N, K)
         self.shape, flat = self.voters.shape, self.voters.flatten()
         own = source.index_select(0, flat).view(self.shape) == torch.arange(len(points), device=flat.device)[:, None]
         valid = exists & ~own  # (N, K)
-        self.offset = [self._of_voters(places[:, k], flat) - points[:, k, None] for k in (0, 1)]  # (N, K) each
+        offset = [self._of_voters(places[:, k], flat) - points[:, k, None] for k in (0, 1)]  # (N, K) each
         self.away = [self._of_voters(self.place[:, k].index_select(0, voters), flat) for k in (0, 1)]  # (N, K) each
-        self.square = self.offset[0].square() + self.offset[1].square()  # (N, K)
-        reach = self.square.sqrt() * valid  # (N, K)
+        self.ends = torch.stack([plane.T for plane in (*offset, *self.away)])  # (4, K, N)
+        square = offset[0].square() + offset[1].square()  # (N, K)
+        reach = square.sqrt() * valid  # (N, K)
         spacing = (reach.sum(1) / valid.sum(1).clamp(min=1)).clamp(min=TINY)  # (N,)
-        self.kernel = (-0.5 * (reach / spacing[:, None]).square()).exp() * valid  # (N, K)
-        self._tabulate(spacing, view, other, pairs, voters)
+        kernel = (-0.5 * (reach / spacing[:, None]).square()).exp() * valid  # (N, K)
+        self.kernel = kernel.T.contiguous()  # (K, N)
+        square += TINY**2
+        self.inverse = [part / square for part in offset]  # of u: its conjugate / |u|²
+        self._tabulate(0.5 * square.log(), spacing, view, other, pairs, voters)
         self.voters.masked_fill_(~valid, len(voters))
 
     def _of_voters(self, value: Tensor, flat: Tensor) -> Tensor:
         """(N, K) of every keypoint's voters, from (V,)."""
         return value.index_select(0, flat).view(self.shape)
 
-    def _tabulate(self, spacing: Tensor, view: Keypoints, other: Keypoints, pairs: Tensor, voters: Tensor) -> None:
-        """What `describe` picks rows of."""
-        square = self.square + TINY**2
-        length = 0.5 * square.log()  # (N, K)
-        self.relative = (length - spacing[:, None].log()).clamp(-3, 3)
-        self.length = (length / 4).clamp(min=-3)
-        self.inverse = [part / square for part in self.offset]  # of u: its conjugate / |u|²
+    def _tabulate(
+        self, length: Tensor, spacing: Tensor, view: Keypoints, other: Keypoints, pairs: Tensor, voters: Tensor
+    ) -> None:
+        """What `describe` picks rows of; `length` (N, K) is the logarithm of how far voters are."""
+        self.relative = (length - spacing[:, None].log()).clamp_(-3, 3)
+        self.length = (length / 4).clamp_(min=-3)
         # What candidates, and what voters claim by their own rotation and scale.
         self.columns, claimed = [*SHAPE], []
         if view.oris is not None and other.oris is not None:
@@ -340,59 +341,3 @@ def transfer_distance(matrix: Tensor, points0: Tensor, points1: Tensor) -> Tenso
 def _times(matrix: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
     """The three parts of matrix · (x, y, 1), for points in planes: much faster than products of small matrices."""
     return [a * x + b * y + c for a, b, c in matrix.tolist()]
-
-
-def local_motion(side: Side, belief: Tensor, voters: Tensor) -> Tensor:
-    """(N, 7) the similarity transform that the voters of a keypoint follow, weighted by belief.
-
-    x and y of where it takes the keypoint, how far its voters' partners are spread, and four numbers for the network:
-    how many voters agree to it, how much they are believed, and its scale and rotation against those of all voters.
-
-    Args:
-        side: the voters of the keypoints.
-        belief: (V,) in the voters, from 0 to 1.
-        voters: (V,) which candidates they are.
-    """
-    believed = F.pad(belief, (0, 1)).index_select(0, side.voters.T.flatten())  # (K·N,)
-    weight = side.kernel * believed.view_as(side.kernel) + TINY  # (K, N)
-    total = weight.sum(0)  # (N,)
-    share = weight / total  # (K, N)
-    mean = (share * side.ends).sum(1)  # (4, N)
-    spread = side.ends - mean[:, None]  # (4, K, N)
-    centre, goal, u, q = mean[:2], mean[2:], spread[:2], spread[2:]
-    weighted = share * u  # (2, K, N)
-    square = (weighted * u).sum((0, 1)) + TINY  # (N,)
-    # The similarity q = z · u in complex numbers, by least squares.
-    real = (weighted * q).sum((0, 1)) / square  # (N,)
-    imaginary = (weighted[0] * q[1] - weighted[1] * q[0]).sum(0) / square
-    # The keypoint itself is at offset 0.
-    predicted = goal - torch.stack(
-        [real * centre[0] - imaginary * centre[1], imaginary * centre[0] + real * centre[1]]
-    )  # (2, N)
-    size = ((share * q.square().sum(0)).sum(0) + TINY).sqrt()  # (N,)
-    effective = total.square() / weight.square().sum(0)  # (N,)
-    # The local scale and rotation against those of all believed voters.
-    length = (real.square() + imaginary.square() + TINY).sqrt()  # (N,)
-    scale, cosine, sine = length.log().clamp(-4, 4), real / length, imaginary / length
-    at = side.owner.index_select(0, voters)  # (V,)
-    trust = belief / (belief.sum() + TINY)  # (V,)
-    scale0, cosine0, sine0 = ((trust * value.index_select(0, at)).sum() for value in (scale, cosine, sine))
-    numbers = [
-        effective.log() / 3,
-        (total + 0.01).log() / 3,
-        (scale - scale0).abs() / 2,
-        cosine * cosine0 + sine * sine0,
-    ]
-    return torch.stack([*predicted, size, *numbers], dim=1)
-
-
-def against_motion(place: Tensor, motion: Tensor) -> Tensor:
-    """(E, LOCAL) candidates against the motion of the voters around them.
-
-    Args:
-        place: (E, 2) where the candidates' partners are.
-        motion: (E, 7) rows of `local_motion`.
-    """
-    residual = (place - motion[:, :2]).norm(dim=1)  # (E,)
-    own = torch.stack([(residual / motion[:, 2] + 0.01).log() / 3, (residual + 1e-3).log() / 4], dim=1)  # (E, 2)
-    return torch.cat([own, motion[:, 3:]], dim=1)

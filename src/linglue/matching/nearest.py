@@ -15,6 +15,7 @@ from linglue.matching.together import hands, slices, team, together
 BLOCK_ROWS, BLOCK_COLUMNS = 512, 2048  # 4 MB of similarities at a time, whatever the number of keypoints
 GROUP = 8  # entries per group in the search for minima; its square divides both
 CROWDED = 32  # entries per query that are remembered at most, before they are sorted out
+SORTED = 4  # blocks of rows whose neighbours are sorted out together
 FAR = 0x7F7FFFFF  # the bits of the largest number; only infinity, which is padding, is larger
 ROWS = 512  # of products by oneDNN, or a multiple: a new shape costs 0.2 ms, once, and these come again
 EPSILON = 1e-6  # keeps the distance ratio finite where two descriptors are equal
@@ -132,8 +133,8 @@ def _smallest(table: Tensor, axis: int, k: int) -> Tensor:
 
 
 def _ranked(query: Tensor, entry: Tensor, value: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sorted by query and by value, with the rank of each among those of its query."""
-    order = ((query.long() << 32) | value).sort().indices  # both in one number
+    """Sorted by query and by value, with the rank of each among those of its query; of equals the first comes first."""
+    order = ((query.long() << 32) | value).sort(stable=True).indices  # both in one number
     query, entry, value = (part.index_select(0, order) for part in (query, entry, value))
     count = torch.bincount(query, minlength=queries)  # (queries,)
     rank = torch.arange(len(query), device=query.device) - (count.cumsum(0) - count).index_select(0, query)
@@ -242,14 +243,17 @@ def _nearest_k(x0: Tensor, x1: Tensor, k: int) -> tuple[Neighbours, Neighbours]:
     def scan(band: range) -> tuple[list[Tensor], _Best]:
         """Nearest entries of some blocks of rows, and what these blocks are to the columns."""
         there, best1 = [], _Best(len(columns), k1, x0.device)
-        for i in band:
-            left = rows[i : i + BLOCK_ROWS]
-            best0 = _Best(len(left), k0, x0.device)
-            for j in range(0, len(x1), BLOCK_COLUMNS):
-                block = linear(left, columns[j : j + BLOCK_COLUMNS], relu=True).view(torch.int32)  # (b, c)
-                best0.update(block, 1, 0, j)
-                best1.update(block, 0, j, i)
-            there.append(best0.result(min(BLOCK_ROWS, len(x0) - i)))
+        for part in slices(len(band), SORTED):
+            some = band[part]  # blocks
+            first, count = some[0], BLOCK_ROWS * len(some)
+            best0 = _Best(count, k0, x0.device)
+            for i in some:
+                left = rows[i : i + BLOCK_ROWS]
+                for j in range(0, len(x1), BLOCK_COLUMNS):
+                    block = linear(left, columns[j : j + BLOCK_COLUMNS], relu=True).view(torch.int32)  # (b, c)
+                    best0.update(block, 1, i - first, j)
+                    best1.update(block, 0, j, i)
+            there.append(best0.result(min(count, len(x0) - first)))
         return there, best1
 
     blocks = range(0, len(x0), BLOCK_ROWS)

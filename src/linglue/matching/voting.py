@@ -37,23 +37,21 @@ from linglue.matching.candidates import (
     similarities,
     tree_of,
 )
+from linglue.matching.local_motion import LOCAL, against_motion, local_motions
 from linglue.matching.motion import (
     EDGE,
     GEOMETRY,
-    LOCAL,
     WHOLE,
     Rigid,
     Side,
     Surroundings,
-    against_motion,
     chunks,
     ends_of,
-    local_motion,
     whole_motion,
 )
 from linglue.matching.nearest import linear, nearest_k
 from linglue.matching.neighborhood import Keypoints
-from linglue.matching.together import slices, together
+from linglue.matching.together import together
 
 CHOICE = 3  # numbers that a look knows from the one before: the logit, whether there was one, and whether it won
 PRIOR = CHOICE + GEOMETRY  # and what the geometry of the winners says
@@ -62,8 +60,7 @@ POWERS = (1, 2, 4)  # of scores, whose sums tell related images from unrelated o
 PACE = 10.0  # by how much faster than others the weights of these sums learn: few pairs are unrelated
 MIN_SCORE = 0.5  # for pose estimation
 MOST = 256  # of anything in a VotingConfig
-KEPT = 1 << 15  # candidates whose fits are remembered from round to round; of more they are computed again
-STATES = 2048  # candidates whose states move on at a time: they stay in the cache
+KEPT = 1 << 14  # candidates whose fits are remembered from round to round; of more they are computed again
 
 
 @dataclass(frozen=True)
@@ -277,7 +274,7 @@ class _Look(nn.Module):
         own = torch.cat([candidates.similarity[:, None], prior], dim=1)  # (E, 1 + PRIOR)
         start = [own.new_zeros(0, c.width)]
         start += together(
-            lambda part: self._start(own[part], *(side[part] for side in candidates.sides)), slices(len(own), STATES)
+            lambda part: self._start(own[part], *(side[part] for side in candidates.sides)), chunks(len(own))
         )
         state = torch.cat(start)  # (E, W)
         voters = votes.nonzero()[:, 0]  # (V,)
@@ -311,8 +308,7 @@ class _Look(nn.Module):
 
         parts = chunks(len(around.owner))
         kept = [fits_of(part) for part in parts if part.start < KEPT or torch.is_grad_enabled()]
-        ends = torch.stack([plane.T for plane in (*around.offset, *around.away)])  # (4, K, N)
-        return Side(around.owner, around.voters, ends, around.kernel.T.contiguous(), around.place, kept, fits_of)
+        return Side(around.owner, around.voters, around.ends, around.kernel, around.place, kept, fits_of)
 
 
 class _Round(nn.Module):
@@ -338,21 +334,21 @@ class _Round(nn.Module):
         belief = self.belief(voices).sigmoid()[:, 0]  # (V,)
         whole = whole_motion(scene, voters, belief.detach())  # (E, WHOLE)
 
-        def listen(side: Side) -> tuple[Tensor, Tensor]:
-            return local_motion(side, belief, voters), side.votes(weights)
-
-        motions, votes = zip(*together(listen, sides), strict=True)  # (N, 7), (M, 7); (E, kernels) each
+        motions = local_motions(sides, belief, voters)  # (N, 7), (M, 7)
 
         def move_on(part: slice) -> tuple[Tensor, Tensor]:
-            heard = state.new_zeros(())
-            for side, motion, vote in zip(sides, motions, votes, strict=True):
+            heard, own = state.new_zeros(()), state[part]  # (c, W)
+            for side, motion in zip(sides, motions, strict=True):
                 fit = against_motion(side.place[part], motion.index_select(0, side.owner[part]))  # (c, LOCAL)
-                heard = heard + self.votes(torch.cat([vote[part], fit, whole[part]], dim=1))  # (c, W)
-            moved = state[part] + self.update(torch.cat([state[part], heard], dim=1))  # (c, W)
+                vote = side.votes(part, weights)  # (c, kernels)
+                heard = heard + self.votes(torch.cat([vote, fit, whole[part]], dim=1))  # (c, W)
+            change = self.update(torch.cat([own, heard], dim=1))  # (c, W)
+            moved = own + change if torch.is_grad_enabled() else own.add_(change)  # nobody reads the old state again
             return moved, self.logit(moved)[:, 0]
 
-        moved, logits = zip(*together(move_on, slices(len(state), STATES)), strict=True)
-        return torch.cat(moved), torch.cat(logits), [motion[:, :2] for motion in motions]
+        moved, logits = zip(*together(move_on, chunks(len(state))), strict=True)
+        state = torch.cat(moved) if torch.is_grad_enabled() else state
+        return state, torch.cat(logits), [motion[:, :2] for motion in motions]
 
 
 def best_matches(scored: Scored, least: float = MIN_SCORE) -> tuple[Tensor, Tensor]:

@@ -12,9 +12,9 @@ where one keypoint lies from another turns queries and keys (rotary positions); 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from linglue.errors import LinGlueError
 from linglue.matching.nearest import linear, nearest_k
-from linglue.matching.together import together
+from linglue.matching.together import slices, together
 from linglue.network.groups import NeighborGroups, group, turned
 
 BLOCK = 512  # keypoints that go through a layer at a time, so that what lies between stays in the cache
@@ -75,7 +75,8 @@ class _Update(nn.Module):
 
     def forward(self, x: Tensor, message: Tensor) -> Tensor:
         """x (b, C), message (b, I) → (b, C)."""
-        hidden = linear(x, self.own.weight, self.own.bias) + linear(message, self.message.weight)  # (b, H)
+        hidden = linear(x, self.own.weight, self.own.bias)  # (b, H)
+        hidden += linear(message, self.message.weight)
         return x + linear(F.gelu(self.norm(hidden)), self.last.weight, self.last.bias)
 
 
@@ -124,9 +125,13 @@ class _CrossAttention(nn.Module):
         self.both, self.value = (nn.Linear(config.dim, config.inner) for _ in range(2))
         self.update = _Update(config)
 
-    def offer(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries, which are keys, too, and values (b, I) of keypoints x (b, C)."""
-        return linear(x, self.both.weight, self.both.bias), linear(x, self.value.weight, self.value.bias)
+    def queries(self, x: Tensor) -> Tensor:
+        """(b, I) of keypoints x (b, C); keys, too."""
+        return linear(x, self.both.weight, self.both.bias)
+
+    def values(self, x: Tensor) -> Tensor:
+        """(b, I) of keypoints x (b, C)."""
+        return linear(x, self.value.weight, self.value.bias)
 
     def forward(
         self,
@@ -154,7 +159,8 @@ class _CrossAttention(nn.Module):
         flat = candidates.clamp(min=0)  # (b, k)
         key = offer[0].index_select(0, flat.flatten()).view(-1, count, self.heads, size)  # (b, k, heads, I/heads)
         own = query.view(-1, 1, self.heads, size)
-        fit = (key * own).float().sum(-1) * size**-0.5  # (b, k, heads); of bfloat16, weights would not add up to 1
+        fits = key * own if torch.is_grad_enabled() else key.mul_(own)  # (b, k, heads, I/heads)
+        fit = fits.float().sum(-1) * size**-0.5  # (b, k, heads); of bfloat16, weights would not add up to 1
         near = fit.masked_fill(candidates[..., None] < 0, NOTHING)
         far, total = _read_all(own.permute(1, 2, 0, 3), *memory)  # (heads, b, I/heads), (heads, b)
         total = total.T + math.log(share)  # (b, heads) logarithm of the sum of weights, as near ones are
@@ -212,7 +218,7 @@ class Context(nn.Module):
             images: which rows are whose.
             points: (N, 2) per image, in halves of its longer side from its centre.
         """
-        x = torch.cat(together(self._enter, _split(descriptors)))  # (T, C)
+        x = _by_blocks(self._enter, descriptors.new_empty(len(descriptors), self.config.dim), descriptors)  # (T, C)
         return self._read_own(0, x, images, points, self._groups(0, points))
 
     def forward(
@@ -227,7 +233,7 @@ class Context(nn.Module):
         """New descriptors (T, C'), not of unit length.
 
         Args:
-            x: (T, C) of `start`.
+            x: (T, C) of `start`; without gradients the layers work in its memory.
             images: which rows are whose.
             points: as for `start`.
             candidates: (N, k) per image: which keypoints of the other image each one reads, −1 for none.
@@ -239,11 +245,11 @@ class Context(nn.Module):
             if number:
                 x = self._read_own(number, x, images, points, groups[number % 2])
                 if seen is not None:
-                    seen.append(x)
+                    seen.append(x.clone())
             x = self._read_other(number, x, images, candidates, other, groups[(number + 1) % 2])
             if seen is not None:
-                seen.append(x)
-        return torch.cat(together(self._leave, _split(x)))
+                seen.append(x.clone())
+        return _by_blocks(self._leave, x.new_empty(len(x), self.output.out_features), x)
 
     @property
     def candidates(self) -> int:
@@ -293,13 +299,14 @@ class Context(nn.Module):
     ) -> Tensor:
         """One self attention of x (T, C)."""
         layer, work = cast(_SelfAttention, self.selves[number]), []
-        turns = torch.cat(together(layer.turns, _split(torch.cat(list(points)))))  # (T, I/2)
-        parts = zip(_split(x), _split(turns), strict=True)
-        keys = torch.cat(together(lambda part: layer.keys(*part), parts))  # (T, I)
+        places, inner = torch.cat(list(points)), self.config.inner  # (T, 2)
+        turns = _by_blocks(layer.turns, places.new_empty(len(x), inner // 2, dtype=torch.complex64), places)
+        keys = _by_blocks(layer.keys, x.new_empty(len(x), inner), x, turns)  # (T, I)
         for image, own in zip(images, groups, strict=True):
             memory = layer.remember(x[image], keys[image], own)
             work += [(*block, memory) for block in zip(_split(x[image]), _split(turns[image]), strict=True)]
-        return torch.cat(together(lambda part: layer(*part), work))
+        del keys
+        return _renewed(layer, x, work)
 
     def _read_other(
         self,
@@ -312,8 +319,9 @@ class Context(nn.Module):
     ) -> Tensor:
         """One cross attention of x (T, C)."""
         layer, work = cast(_CrossAttention, self.crosses[number]), []
-        parts = together(layer.offer, _split(x))
-        query, value = (torch.cat(part) for part in zip(*parts, strict=True))  # (T, I) each
+        query, value = (
+            _by_blocks(make, x.new_empty(len(x), self.config.inner), x) for make in (layer.queries, layer.values)
+        )  # (T, I) each
         for image, listed, k in zip(images, candidates, other, strict=True):
             offer = _some(query[images[k]]), _some(value[images[k]])  # (M, I) each
             chosen = groups[k].landmarks  # (G,)
@@ -321,7 +329,7 @@ class Context(nn.Module):
             share = len(offer[0]) / max(1, len(chosen))  # at least 1
             blocks = zip(_split(x[image]), _split(query[image]), _split(listed), strict=True)
             work += [(*block, offer, memory, share) for block in blocks]
-        return torch.cat(together(lambda part: layer(*part), work))
+        return _renewed(layer, x, work)
 
 
 def _some(rows: Tensor) -> Tensor:
@@ -332,6 +340,38 @@ def _some(rows: Tensor) -> Tensor:
 def _split(rows: Tensor) -> Sequence[Tensor]:
     """Blocks of rows; one block with gradients, as each would cost a step of its own in backward."""
     return [rows] if torch.is_grad_enabled() else rows.split(BLOCK)
+
+
+def _by_blocks(make: Callable[..., Tensor], into: Tensor, *rows: Tensor) -> Tensor:
+    """What `make` makes of rows (T, ·), some at a time.
+
+    Args:
+        make: one row of each of `rows` → one row.
+        into: (T, ·) takes what comes out; with gradients it is not used.
+        rows: (T, ·) each.
+    """
+    if torch.is_grad_enabled():
+        return make(*rows)
+
+    def fill(part: slice) -> None:
+        into[part] = make(*(row[part] for row in rows))
+
+    together(fill, slices(len(into), BLOCK))
+    return into
+
+
+def _renewed(layer: Callable[..., Tensor], x: Tensor, work: Sequence[tuple[Tensor, *tuple[Any, ...]]]) -> Tensor:
+    """The next x (T, C): what a layer makes of its blocks; without gradients in its own memory.
+
+    Args:
+        layer: of a block and what belongs to it, which is not the rest of x.
+        x: (T, C).
+        work: all blocks of x, in their order, each with what belongs to it.
+    """
+    if torch.is_grad_enabled():
+        return torch.cat([layer(*part) for part in work])
+    together(lambda part: part[0].copy_(layer(*part)), work)
+    return x
 
 
 @torch.no_grad()

@@ -213,11 +213,9 @@ class LinGlue(nn.Module):
         own = list(range(len(images)))
         other = own[batch:] + own[:batch]
         known = ["encoded" in image for image in pairs]  # of one image of each pair, of both or of none
+        chosen = [] if self.context is None else self._candidates(pairs)
         x = self._start(pairs) if known[0] == known[-1] else torch.cat([self._start([image]) for image in pairs])
         if self.context is not None:
-            with exact(x):
-                listed = [self._candidates(pairs[i], pairs[batch + i]) for i in range(batch)]
-            chosen = [there for there, _ in listed] + [back for _, back in listed]
             x = self.context(x, images, [centred(view(image)) for image in pairs], chosen, other)
         for number, layer in enumerate(self.linear[1:], 1):  # both images read the other as it was before
             x = layer(x, images, own if number % 2 == 0 else other)
@@ -279,9 +277,13 @@ class LinGlue(nn.Module):
             x = x + torch.cat([self._place(image) for image in images])
         return self.linear[0](x, tokens, own) if len(self.linear) else x
 
-    def _candidates(self, image0: Entry, image1: Entry) -> tuple[Tensor, Tensor]:
-        """(N, k), (M, k): whom the keypoints of a pair read in the other image."""
-        return most_similar(image0["descriptors"], image1["descriptors"], cast(Context, self.context).candidates)
+    def _candidates(self, images: Sequence[Entry]) -> list[Tensor]:
+        """(N, k) of every image: whom its keypoints read in the other image of its pair."""
+        rows, count = [image["descriptors"] for image in images], cast(Context, self.context).candidates
+        pairs = zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True)
+        with exact(rows[0]):
+            listed = [most_similar(*pair, count) for pair in pairs]
+        return [there for there, _ in listed] + [back for _, back in listed]
 
     def _place(self, image: Entry) -> Tensor:
         """(N, C) from where the keypoints are."""

@@ -86,7 +86,7 @@ def told(context: Context, pair: Pair) -> tuple[list[Tensor], Tensor]:
     with torch.autocast("cpu", enabled=False):
         candidates = most_similar(descriptors[0], descriptors[1], context.candidates)
     seen = [context.start(torch.cat(list(descriptors)), images, points)]
-    output = context(seen[0], images, points, candidates, [1, 0], seen)
+    output = context(seen[0].clone(), images, points, candidates, [1, 0], seen)
     return seen, output
 
 
