@@ -89,15 +89,11 @@ def collate(
     lone = [c.points[_lone(c.points)] for c in crops]
     both = np.concatenate(matches)
     match_pixel = [_beside(np.concatenate(points[k])[both[:, k]], rng) for k in (0, 1)]
-    relative = [
-        one.crop_from_image @ np.linalg.inv(zero.crop_from_image) if s else np.full((3, 3), np.nan)
-        for (zero, one, _), s in zip(samples, same, strict=True)
-    ]
     return Batch(
         images=torch.from_numpy(np.stack([c.image for c in crops]))[:, None].float() / 255,
         covered=torch.from_numpy(np.stack([c.covered for c in crops])),
         heat=torch.from_numpy(np.stack([heat_target(c.points, c.scores, side) for c in crops])),
-        one_from_zero=torch.from_numpy(np.stack(relative)).float(),
+        one_from_zero=torch.from_numpy(_one_from_zero(samples, same)).float(),
         lone=torch.from_numpy(np.concatenate(lone)),
         lone_crop=torch.from_numpy(np.repeat(np.arange(2 * pairs), [len(found) for found in lone])),
         lone_pixel=torch.from_numpy(_beside(np.concatenate(lone), rng)),
@@ -110,6 +106,18 @@ def collate(
             torch.from_numpy(np.concatenate(descriptors[1])).float(),
         ),
         keypoints=sum(len(c.points) for c in crops),
+    )
+
+
+def _one_from_zero(
+    samples: Sequence[tuple[Crop, Crop, NDArray[np.int64]]], same: Sequence[bool]
+) -> NDArray[np.float64]:
+    """(P, 3, 3) homographies from the first crop of a pair to the second, NaN where they are of two images."""
+    return np.stack(
+        [
+            one.crop_from_image @ np.linalg.inv(zero.crop_from_image) if is_same else np.full((3, 3), np.nan)
+            for (zero, one, _), is_same in zip(samples, same, strict=True)
+        ]
     )
 
 

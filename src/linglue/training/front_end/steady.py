@@ -26,7 +26,7 @@ AGREED = 2.0  # pixels from the median of all views: farther ones are other keyp
 ENOUGH = 5  # views that must agree
 
 
-class View(NamedTuple):
+class Transform(NamedTuple):
     """An image resized, transposed, then mirrored."""
 
     scale: float = 1.0
@@ -36,13 +36,13 @@ class View(NamedTuple):
 
 
 VIEWS = (
-    *(View(mirrored=x, flipped=y) for x in (False, True) for y in (False, True)),
-    View(transposed=True),
-    *(View(scale, mirrored=x, flipped=x) for scale in (0.7, 1.4) for x in (False, True)),
+    *(Transform(mirrored=x, flipped=y) for x in (False, True) for y in (False, True)),
+    Transform(transposed=True),
+    *(Transform(scale, mirrored=x, flipped=x) for scale in (0.7, 1.4) for x in (False, True)),
 )
 
 
-def seen_as(image: Image, view: View) -> Image:
+def seen_as(image: Image, view: Transform) -> Image:
     """What the student is shown.
 
     Args:
@@ -58,7 +58,7 @@ def seen_as(image: Image, view: View) -> Image:
     return np.ascontiguousarray(image[:: -1 if view.flipped else 1, :: -1 if view.mirrored else 1])
 
 
-def back_from(points: NDArray[np.float64], view: View, size: ImageSize) -> NDArray[np.float64]:
+def back_from(points: NDArray[np.float64], view: Transform, size: ImageSize) -> NDArray[np.float64]:
     """Points (N, 2) of what `seen_as` made, in the image.
 
     Args:
