@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from linglue.errors import LinGlueError
+from linglue.matching.sinkhorn import transport_matches
 from linglue.network.linglue import LinGlue
 from linglue.network.weights import LinGlueConfig, read_info
 from linglue.training.identity import identity_network, main, principal_directions
+from linglue.training.losses import transport_loss
+from linglue.training.sources.ground_truth import UNMATCHABLE
 
 
 def descriptors(count: int = 200, dim: int = 24) -> torch.Tensor:
@@ -61,6 +64,23 @@ def test_every_layer_can_learn():
     gains = [p for name, p in network.named_parameters() if name.endswith("norm_update.weight")]
     assert len(gains) == 3
     assert all(gain.grad.abs().max() > 0 for gain in gains)
+
+
+def test_optimal_transport_starts_between_right_and_wrong_matches():
+    """Of unit descriptors, half of which both images share: the shared ones match, the others find nobody."""
+    network = LinGlue(LinGlueConfig.preset("linear-sinkhorn", input_dim=256))
+    network.initialise_identity()
+    both = torch.nn.functional.normalize(torch.randn(120, 256, generator=torch.Generator().manual_seed(0)), dim=1)
+    size = network.config.input_scale
+    pairs, _ = transport_matches(both[:80] * size, both[40:] * size, network.dustbin.detach())
+    assert sorted(map(tuple, pairs.tolist())) == [(40 + k, k) for k in range(40)]
+    truth0, truth1 = torch.full((80,), UNMATCHABLE), torch.full((80,), UNMATCHABLE)
+    truth0[40:], truth1[:40] = torch.arange(40), torch.arange(40, 80)
+    losses = [
+        transport_loss(both[:80] * size, both[40:] * size, truth0, truth1, dustbin)
+        for dustbin in (network.dustbin.detach(), torch.tensor(1.0))
+    ]
+    assert losses[0] < 0.5 * losses[1]
 
 
 def test_command_writes_weights(images, tmp_path, monkeypatch, capsys):

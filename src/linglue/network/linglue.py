@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,6 +42,8 @@ from linglue.network.entries import (
 )
 from linglue.network.layers import EncoderLayer, GeometryEncoder, exact
 from linglue.network.weights import LinGlueConfig, WeightsInfo, read_info, read_weights, require_weights, write_weights
+
+LONE = 0.45  # similarity to which a keypoint had rather have no partner, where training with optimal transport begins
 
 
 @dataclass(frozen=True)
@@ -236,9 +238,11 @@ class LinGlue(nn.Module):
     def initialise_identity(self, projection: Tensor | None = None) -> None:
         """Make the network return its input, projected by `projection` (D, C) of orthonormal columns, e.g. from PCA.
 
-        Each layer's last LayerNorm gets zero gain, so no layer adds anything until it is trained. The projection is
-        scaled so that channels of unit descriptors have the size that the layers' norms give to messages: at their own
-        size the messages would drown them in the MLPs, and attention would hardly tell them apart.
+        Each layer's last LayerNorm gets zero gain, so no layer adds anything until it is trained. The projection, or
+        the input where there is none, is scaled so that channels of unit descriptors have the size that the layers' norms
+        give to messages: at their own size the messages would drown them in the MLPs, and attention would hardly tell
+        them apart. The dustbin of optimal transport starts among the similarities: from far below them it takes
+        thousands of steps, and nothing else learns.
 
         Args:
             projection: (D, C); None: the network has the size of its input.
@@ -246,7 +250,9 @@ class LinGlue(nn.Module):
         Example:
             >>> LinGlue(LinGlueConfig.preset("pair", input_dim=64)).initialise_identity()
         """
-        size = self.config.dim**0.5
+        size, projected = self.config.dim**0.5, False
+        if self.dustbin is not None:
+            self.dustbin.fill_(LONE * size)
         for module in self.modules():
             if isinstance(module, Context):
                 module.initialise_identity(projection)
@@ -255,12 +261,14 @@ class LinGlue(nn.Module):
                 nn.init.zeros_(module.norm_update.bias)
                 for linear in (module.project_query, module.project_key, module.project_value):
                     if isinstance(linear, nn.Linear):
-                        wanted = (self.config.input_dim, self.config.dim)
+                        projected, wanted = True, (self.config.input_dim, self.config.dim)
                         if projection is None or tuple(projection.shape) != wanted:
                             have = None if projection is None else tuple(projection.shape)
                             raise LinGlueError(f"projection has shape {have}, expected {wanted}")
                         linear.weight.copy_(size * projection.T)
                         nn.init.zeros_(linear.bias)
+        if not projected and (self.first is not None or len(self.linear)):
+            self.config = replace(self.config, input_scale=size)
 
     def _start(self, images: Sequence[Entry]) -> Tensor:
         """Tokens (T, C) of some images in front of the first cross attention; taken from where they are known."""
