@@ -239,10 +239,10 @@ class LinGlue(nn.Module):
         """Make the network return its input, projected by `projection` (D, C) of orthonormal columns, e.g. from PCA.
 
         Each layer's last LayerNorm gets zero gain, so no layer adds anything until it is trained. The projection, or
-        the input where there is none, is scaled so that channels of unit descriptors have the size that the layers' norms
-        give to messages: at their own size the messages would drown them in the MLPs, and attention would hardly tell
-        them apart. The dustbin of optimal transport starts among the similarities: from far below them it takes
-        thousands of steps, and nothing else learns.
+        the input where there is none, is scaled so that channels of unit descriptors have the size that the layers'
+        norms give to messages: at their own size the messages would drown them in the MLPs, and attention would
+        hardly tell them apart. The dustbin of optimal transport starts among the similarities: from far below them it
+        takes thousands of steps, and nothing else learns.
 
         Args:
             projection: (D, C); None: the network has the size of its input.
