@@ -88,7 +88,7 @@ def test_mask_may_be_numbers():
 
 
 def test_mask_of_another_size_is_refused():
-    with pytest.raises(LinGlueError, match="mask is 30x40, expected the image's size 40x30"):
+    with pytest.raises(LinGlueError, match="mask is 30x40 pixels, expected the image's size 40x30"):
         BrightSpots().extract(spots((40, 30), []), mask=np.ones((40, 30), np.bool_))
 
 
