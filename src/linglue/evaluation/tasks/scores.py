@@ -35,7 +35,7 @@ UNRELATED = 200  # pairs
 MANY = 10  # matches: more of them, and unrelated images look related
 PEERS = ("superpoint:superglue-10", "aliked:lightglue")  # what they find in unrelated images
 
-Pair = tuple[Path, Path]
+Strangers = Sequence[tuple[Path, Path]]  # pairs of images of different scenes
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def evaluate(
     return Result("scores", summary, rows, "front_ends", shown, note, settings, len(rows), 0, missing)
 
 
-def draw_unrelated(truths: Sequence[PosePair], number: int) -> list[Pair]:
+def draw_unrelated(truths: Sequence[PosePair], number: int) -> list[tuple[Path, Path]]:
     """Pairs of images of different scenes, the same ones every time.
 
     Args:
@@ -184,7 +184,7 @@ def draw_unrelated(truths: Sequence[PosePair], number: int) -> list[Pair]:
     """
     scenes = {path: t.scene or t.pair.group for t in truths for path in (t.pair.image0, t.pair.image1)}
     rng, names = np.random.default_rng(0), sorted(scenes)
-    drawn: list[Pair] = []
+    drawn: list[tuple[Path, Path]] = []
     while len(drawn) < number:
         image0, image1 = (names[k] for k in rng.integers(len(names), size=2))
         if scenes[image0] != scenes[image1]:
@@ -192,7 +192,7 @@ def draw_unrelated(truths: Sequence[PosePair], number: int) -> list[Pair]:
     return drawn
 
 
-def match_unrelated(strangers: Sequence[Pair], method: Method) -> ByDefault:
+def match_unrelated(strangers: Strangers, method: Method) -> ByDefault:
     """What a peer finds in unrelated images.
 
     Args:
@@ -210,7 +210,7 @@ def match_unrelated(strangers: Sequence[Pair], method: Method) -> ByDefault:
     return _by_default(counts, strangers)
 
 
-def _by_default(counts: Sequence[int], strangers: Sequence[Pair]) -> ByDefault:
+def _by_default(counts: Sequence[int], strangers: Strangers) -> ByDefault:
     shown = tuple((_shown(image0), _shown(image1)) for image0, image1 in strangers)
     return ByDefault(np.array(counts), shown)
 
@@ -219,7 +219,7 @@ def _shown(image: Path) -> str:
     return f"{image.parent.parent.name}/{image.name}"
 
 
-def measure(truths: Sequence[PosePair], strangers: Sequence[Pair], extract: ExtractConfig) -> FoundMatches:
+def measure(truths: Sequence[PosePair], strangers: Strangers, extract: ExtractConfig) -> FoundMatches:
     """Match pairs of scenes, and pairs across scenes, by the packaged network of a front-end.
 
     Args:
@@ -276,6 +276,5 @@ def tables(found: Mapping[str, FoundMatches], peers: Mapping[str, ByDefault] | N
 
 def _unrelated_row(name: str, result: ByDefault, separation: str) -> tuple[str, ...]:
     row = result.row()
-    middle, high = np.median(result.counts), np.percentile(result.counts, 95)
-    many, most, of = (f"{row[f'unrelated_{key}']}" for key in ("many", "most", "most_of"))
-    return name, f"{middle:.0f}", f"{high:.0f}", many, most, of, separation
+    shown = [f"{row[f'unrelated_{key}']}" for key in ("many", "most", "most_of")]
+    return name, *(f"{np.percentile(result.counts, share):.0f}" for share in (50, 95)), *shown, separation
